@@ -15,9 +15,7 @@ from tests.support.churn import GROUP, Churn, widget_definition
 from tests.support.listed import (
     await_equal,
     edited,
-    expected_table,
     joined,
-    list_text,
     members,
     redacted_data,
     without,
@@ -305,78 +303,3 @@ def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(
         assert b'"password":"<redacted>"' in everything
         assert not [line for line in relay.lines() if _SECRET["password"] in json.dumps(line)]
     reader.assert_right(f"secrets@{namespace}", f"open@{namespace}")
-
-
-def test_several_resources_share_a_topic_under_prefixed_keys(
-    testbed: Testbed, real_cluster: ControlPlane
-) -> None:
-    testbed.make(
-        f"/api/v1/namespaces/{testbed.namespaces(1)[0]}/configmaps", [{"metadata": {"name": "one"}}]
-    )
-    relay = testbed.relay(
-        "configmaps", "namespaces", "deployments.apps", defaults={"topic": f"{testbed.name}.all"}
-    )
-    with relay, testbed.reader(f"{testbed.name}.all") as reader:
-        relay.await_ready()
-
-        def expected(path: str, prefix: str) -> dict[bytes, bytes]:
-            return expected_table(list_text(real_cluster, path), prefix=prefix)
-
-        wanted = {
-            "configmaps": "configmaps/",
-            "namespaces": "namespaces/",
-            "deployments.apps": "deployments.apps/",
-        }
-        reader.read_until(
-            "the topic holds all three",
-            lambda: all(
-                reader.proven(name) and reader.table(name) == expected(_PATHS[name], prefix)
-                for name, prefix in wanted.items()
-            ),
-        )
-        assert relay.stop() == 0
-    reader.assert_right(*wanted)
-    assert b"namespaces//default" in reader.table("namespaces")
-
-
-def test_a_change_of_only_what_is_dropped_is_not_published(
-    testbed: Testbed, real_cluster: ControlPlane
-) -> None:
-    (namespace,) = testbed.namespaces(1)
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    testbed.make(path, [{"metadata": {"name": "quiet"}, "data": {"noise": "0", "signal": "0"}}])
-    relay = testbed.relay(
-        {
-            "resource": "configmaps",
-            "id": "quiet",
-            "namespaces": [namespace],
-            "drop": ["data.noise"],
-            "topic": f"{testbed.name}.quiet",
-        },
-        {
-            "resource": "configmaps",
-            "id": "loud",
-            "namespaces": [namespace],
-            "drop": ["data.noise"],
-            "topic": f"{testbed.name}.loud",
-            "suppressUnchanged": False,
-        },
-    )
-    with relay, testbed.reader(f"{testbed.name}.quiet", f"{testbed.name}.loud") as reader:
-        relay.await_ready()
-        for number in range(1, 6):
-            real_cluster.request("PATCH", f"{path}/quiet", {"data": {"noise": str(number)}})
-        real_cluster.request("PATCH", f"{path}/quiet", {"data": {"signal": "1"}})
-        loud, quiet = f"loud@{namespace}", f"quiet@{namespace}"
-        key = f"{namespace}/quiet"
-        reader.read_until(
-            "both say the signal",
-            lambda: all(
-                b'"signal":"1"' in reader.table(at).get(key.encode(), b"") for at in (loud, quiet)
-            ),
-        )
-        assert [record.type for record in reader.about(loud, key)] == ["added"] + ["modified"] * 6
-        assert [record.type for record in reader.about(quiet, key)] == ["added", "modified"]
-        assert relay.stop() == 0
-        reader.read()
-    reader.assert_right(loud, quiet)

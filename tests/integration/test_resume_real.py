@@ -11,7 +11,6 @@ from tests.support.looks import is_look
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.testbed import Testbed
-from tests.support.wirerules import ParsedRecord
 
 pytestmark = pytest.mark.real
 
@@ -22,46 +21,6 @@ _OURS = "watchrelay/"
 def audited(real_parts: None) -> Iterator[ControlPlane]:
     with ControlPlane(audit=True) as cluster:
         yield cluster
-
-
-def _markers_only(records: list[ParsedRecord]) -> bool:
-    return {record.type for record in records} == {"claim", "heartbeat"}
-
-
-def test_a_restart_with_nothing_changed_lists_nothing_by_the_servers_own_audit(
-    audited: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
-) -> None:
-    testbed = Testbed(audited, kafka_broker, tmp_path)
-    (namespace,) = testbed.namespaces(1)
-    testbed.make(
-        f"/api/v1/namespaces/{namespace}/configmaps",
-        [{"metadata": {"name": f"c{number}"}} for number in range(50)],
-    )
-    only = {"configmaps": f"/api/v1/namespaces/{namespace}/configmaps"}
-    relay = testbed.relay({"resource": "configmaps", "namespaces": [namespace], "id": "configmaps"})
-    stream = f"configmaps@{namespace}"
-    with testbed.reader(testbed.topic("configmaps")) as reader, relay:
-        relay.await_ready()
-        await_equal(audited, reader, {stream: only["configmaps"]})
-        reader.read_until("the frontier is on the log", lambda: reader.of(stream, "heartbeat"))
-        relay.kill()
-        reader.read()
-        before, asked = len(reader.records), len(_asked(audited))
-        _restarted(relay, stream)
-        reader.read_until(
-            "heartbeats follow",
-            lambda: (
-                len([1 for record in reader.records[before:] if record.type == "heartbeat"]) >= 6
-            ),
-        )
-        assert relay.stop() == 0
-        reader.read()
-    assert _markers_only(reader.records[before:])
-    since = _asked(audited)[asked:]
-    assert {verb for verb, uri in since if not is_look(uri)} == {"watch"}, since
-    assert len([1 for _, uri in since if is_look(uri)]) == 1, since
-    assert not [uri for _, uri in since if "sendInitialEvents" in uri]
-    reader.assert_right(stream)
 
 
 @pytest.mark.parametrize("history", ["that reaches back", "that was compacted away"])

@@ -105,16 +105,6 @@ class Replicas:
 
         wait_until("each stream has a warm standby", warm, deadline_s=deadline_s)
 
-    def await_logged(self, name: str, message: str, number: int = 1, *, since: int = 0) -> None:
-        """Return once the replica has logged the message so often behind its first `since` bytes."""
-        self.running[name].wait(
-            f"{name} logs {message!r}",
-            lambda: (
-                [line["message"] for line in self.running[name].lines(since=since)].count(message)
-                >= number
-            ),
-        )
-
     def epochs(self) -> dict[str, int]:
         return {
             stream: row["epoch"]

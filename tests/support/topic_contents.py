@@ -71,7 +71,7 @@ def replicas(records: list[TailRecord]) -> dict[tuple[str, int], Replica]:
     return held
 
 
-def assert_retired(testbed: Testbed, keys: list[str], *, format_: str = "cloudevents") -> None:
+def assert_retired(testbed: Testbed, keys: list[str]) -> None:
     """Every reader of the topic ends with nothing, and the control topic knows the stream no
     more."""
     control = testbed.control_topic
@@ -81,15 +81,14 @@ def assert_retired(testbed: Testbed, keys: list[str], *, format_: str = "cloudev
     with testbed.reader(testbed.topic("configmaps")) as reader:
         reader.read()
         assert reader.plain[testbed.topic("configmaps")] == {}
-        if format_ == "cloudevents":
-            assert reader.table("configmaps") == {}
-            assert reader.proven("configmaps")
-            assert {
-                str(record.key.decode()) for record in reader.of("configmaps", "deleted")
-            } >= set(keys)
-            newest = {record.raw.partition: record for record in reader.of("configmaps")}
-            assert {record.type for record in newest.values()} == {"end"}
-            assert {record.headers["ce_wrcount"] for record in newest.values()} == {"0"}
-            assert {record.headers["ce_wrrv"] for record in newest.values()} == {"0"}, (
-                "a stream that comes back would not list"
-            )
+        assert reader.table("configmaps") == {}
+        assert reader.proven("configmaps")
+        assert {str(record.key.decode()) for record in reader.of("configmaps", "deleted")} >= set(
+            keys
+        )
+        newest = {record.raw.partition: record for record in reader.of("configmaps")}
+        assert {record.type for record in newest.values()} == {"end"}
+        assert {record.headers["ce_wrcount"] for record in newest.values()} == {"0"}
+        assert {record.headers["ce_wrrv"] for record in newest.values()} == {"0"}, (
+            "a stream that comes back would not list"
+        )
