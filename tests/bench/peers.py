@@ -21,7 +21,6 @@ from tests.bench.flood import (
     FLOOD_EVENTS,
     OBJECTS,
     PACE_RATE,
-    Makers,
     flood_once,
     machine,
     of,
@@ -44,12 +43,12 @@ from tests.bench.table import Row
 from tests.bench.turns import ratios
 from tests.support.pods import pod
 
-COLLECTOR = "collector"
+COLLECTOR, BY_DEFAULT = "collector", "collector with its queue of 1,000"
 PEERS = {"client-go": "clientgo", "kube-rs": "kubers", COLLECTOR: "collector"}
 FEW_OBJECTS, SOME = 2_000, 100
 _COLLECTOR_CONFIG = Path(__file__).with_name("collector") / "config.yaml"
 _QUEUE, _QUEUE_BY_DEFAULT = 100_000, 1_000
-"""Events that may wait in the collector: a flood, and what it drops none of beyond."""
+"""Events that may wait in the collector; it drops what does not fit."""
 
 
 class Peer(Raw):
@@ -82,14 +81,11 @@ def _await_watch(program: Program) -> None:
 
 def peers(rig: Rig) -> list[Row]:
     """CPU, memory, and what arrives."""
-    rows = [Row(f"{name}", missing=why) for name, its in PEERS.items() if (why := built(its)[1])]
-    if rig.no_go_raw or rows:
-        return [Row(GO_RAW, missing=rig.no_go_raw), *rows] if rig.no_go_raw else rows
-    makers = _makers(rig, _QUEUE)
-    for what, once, warm in (
-        ("flood", flood_once, 1),
-        (f"{PACE_RATE} events/s", pace_once, 0),
-    ):
+    missing = {GO_RAW: rig.no_go_raw} | {name: built(its)[1] for name, its in PEERS.items()}
+    if any(missing.values()):
+        return [Row(name, missing=why) for name, why in missing.items() if why]
+    makers, rows = _makers(rig, _QUEUE), list[Row]()
+    for what, once, warm in (("flood", flood_once, 1), (f"{PACE_RATE} events/s", pace_once, 0)):
         turns = take_turns(rig, once, makers, warm)
         cpu = of(turns, "cpu_us")
         for name in makers:
@@ -108,13 +104,14 @@ def peers(rig: Rig) -> list[Row]:
         what = f"{OBJECTS:,} pods, {name}"
         rows.append(Row(f"{what}: resident memory after the start", run.after.rss / 1e6, "MB"))
         rows.append(Row(f"{what}: peak memory", run.after.peak / 1e6, "MB"))
-    for name, make in _makers(rig, _QUEUE_BY_DEFAULT).items():
+    by_default = {BY_DEFAULT: _makers(rig, _QUEUE_BY_DEFAULT)[COLLECTOR]}
+    for name, make in (makers | by_default).items():
         if name != GO_RAW:
             rows += _arrivals(name, make)
     return rows
 
 
-def _makers(rig: Rig, queue: int) -> Makers:
+def _makers(rig: Rig, queue: int) -> dict[str, Callable[[SourceProcess], Program]]:
     def peer(name: str) -> Callable[[SourceProcess], Program]:
         return lambda source: Peer(rig, source, name, queue)
 
