@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from aiokafka import TopicPartition
@@ -25,6 +26,26 @@ from watchrelay.observe.status import Troubles
 
 HOUR_MS = 3_600_000
 CONTROL = TopicPartition("control", 0)
+Follower = TypeVar("Follower", bound=TopicFollower)
+
+
+def made(
+    kind: type[Follower],
+    *,
+    take: Callable[[Any], object] = lambda _: None,
+    started_over: Callable[[], object] = lambda: None,
+) -> Follower:
+    """A follower of the control topic."""
+    handler: Any = SimpleNamespace(take=take, moved=lambda _: None, started_over=started_over)
+    return kind(
+        KafkaConnection(bootstrap_servers=("nowhere:1",)),
+        "control",
+        handler,
+        name="control",
+        committed=False,
+        batch_bytes_max=1000,
+        problems=Troubles(),
+    )
 
 
 def reading_of(tail: TopicFollower, consumer: Any) -> Reading:
@@ -34,6 +55,11 @@ def reading_of(tail: TopicFollower, consumer: Any) -> Reading:
     )
     reading.assign({CONTROL: tail.parts[0]})
     return reading
+
+
+async def follow(tail: TopicFollower, consumer: Any) -> None:
+    """Until the consumer ends it."""
+    await tail._follow(reading_of(tail, consumer), tail._connection.rotation.proven)
 
 
 class Away:
@@ -67,21 +93,9 @@ class Consumer(Positioned):
 async def test_a_wall_clock_that_is_set_while_a_topic_is_followed_costs_no_consumer(
     jump_ms: int,
 ) -> None:
-    connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
-    follower: Any = SimpleNamespace(
-        take=lambda _: None, moved=lambda _: None, started_over=lambda: None
-    )
-    tail = TopicFollower(
-        connection,
-        "control",
-        follower,
-        name="control",
-        committed=False,
-        batch_bytes_max=1000,
-        problems=Troubles(),
-    )
-    consumer = Consumer([clock.wall_ms() + jump_ms + number for number in range(5)], connection)
-    await tail._follow(reading_of(tail, consumer), connection.rotation.proven)
+    tail = made(TopicFollower)
+    stamps = [clock.wall_ms() + jump_ms + number for number in range(5)]
+    await follow(tail, Consumer(stamps, tail._connection))
     assert tail.parts[0].next == 0
 
 
@@ -120,30 +134,15 @@ class Written(Positioned):
         return {CONTROL: [SimpleNamespace(offset=at)]}
 
 
-def follow(client: Asked, *, count: int) -> list[float]:
+def taken(client: Asked, *, count: int) -> list[float]:
     """When each record was taken."""
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         taken_s: list[float] = []
-        handler: Any = SimpleNamespace(
-            take=lambda _: taken_s.append(loop.time()),
-            moved=lambda _: None,
-            started_over=lambda: None,
-        )
-        connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
-        tail = TopicFollower(
-            connection,
-            "control",
-            handler,
-            name="control",
-            committed=False,
-            batch_bytes_max=1000,
-            problems=Troubles(),
-        )
+        tail = made(TopicFollower, take=lambda _: taken_s.append(loop.time()))
         tail._incarnations.expect("control")
-        consumer = Written(client, count, connection)
-        await tail._follow(reading_of(tail, consumer), connection.rotation.proven)
+        await follow(tail, Written(client, count, tail._connection))
         return taken_s
 
     return run(main())
@@ -151,14 +150,14 @@ def follow(client: Asked, *, count: int) -> list[float]:
 
 def test_a_broker_that_does_not_answer_whether_the_topic_exists_delays_no_record() -> None:
     client = Asked()
-    taken_s = follow(client, count=30)
+    taken_s = taken(client, count=30)
     assert taken_s == pytest.approx([taken_s[0] + second for second in range(30)])
     assert client.asked == 2
 
 
 def test_a_topic_that_is_recreated_while_it_is_read_is_lost() -> None:
     with pytest.raises(TopicLost, match="it was deleted and recreated"):
-        follow(Asked(b"1" * 16, b"2" * 16), count=40)
+        taken(Asked(b"1" * 16, b"2" * 16), count=40)
 
 
 class Surprised(Asked):
@@ -197,30 +196,19 @@ class Followed(TopicFollower):
     consumer: Any
 
     async def _life(self) -> bool:
-        reading = reading_of(self, self.consumer)
-        await self._follow(reading, self._connection.rotation.proven)
+        await follow(self, self.consumer)
         return False
 
 
 @virtual
 async def test_no_record_of_a_former_topic_is_taken_once_reading_starts_over() -> None:
     happened = list[str]()
-    handler: Any = SimpleNamespace(
+    tail = made(
+        Followed,
         take=lambda record: happened.append(f"record {record.offset}"),
-        moved=lambda _: None,
         started_over=lambda: happened.append("over"),
     )
-    connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
-    tail = Followed(
-        connection,
-        "control",
-        handler,
-        name="control",
-        committed=False,
-        batch_bytes_max=1000,
-        problems=Troubles(),
-    )
-    tail.consumer = Backlog(Surprised(), connection)
+    tail.consumer = Backlog(Surprised(), tail._connection)
     with pytest.raises(TopicLost, match="recreated"):
         await tail.run()
     assert (happened[-1], happened.count("over")) == ("over", 1)
@@ -230,12 +218,10 @@ async def test_no_record_of_a_former_topic_is_taken_once_reading_starts_over() -
 class Looking(TopicFollower):
     """Only looks whether its topic is there, by one client after the other."""
 
-    def ask(self, *clients: Asked) -> Looking:
-        self._clients = list(clients)
-        return self
+    clients: list[Asked]
 
     async def _life(self) -> bool:
-        ask = partial(topic_ids, self._clients.pop(0))
+        ask = partial(topic_ids, self.clients.pop(0))
         await self._incarnations.look_until_sure(ask)
         await self._incarnations.keep_looking(ask)
         return False
@@ -248,17 +234,8 @@ async def test_a_topic_that_brokers_did_not_know_is_read_on_if_it_is_back_under_
 ) -> None:
     monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
     over = list[bool]()
-    handler: Any = SimpleNamespace(started_over=lambda: over.append(True))
-    connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
-    tail = Looking(
-        connection,
-        "control",
-        handler,
-        name="control",
-        committed=False,
-        batch_bytes_max=1000,
-        problems=Troubles(),
-    ).ask(Asked(b"1" * 16, *[None] * 4), Asked(back))
+    tail = made(Looking, started_over=lambda: over.append(True))
+    tail.clients = [Asked(b"1" * 16, *[None] * 4), Asked(back)]
     tail.parts[0].next = 7
     with pytest.raises(TopicLost, match="do not know it"):
         await tail.run()
@@ -320,30 +297,16 @@ LED = [
 async def test_records_that_others_replaced_after_an_election_show_by_the_end_of_their_epoch(
     answers: list[dict[int, int]], ends: dict[int, int], asked: list[int], lost: str
 ) -> None:
-    connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
-    taken = list[int]()
-    handler: Any = SimpleNamespace(
-        take=lambda record: taken.append(record.offset),
-        moved=lambda _: None,
-        started_over=lambda: None,
-    )
-    tail = TopicFollower(
-        connection,
-        "control",
-        handler,
-        name="control",
-        committed=False,
-        batch_bytes_max=1000,
-        problems=Troubles(),
-    )
+    offsets = list[int]()
+    tail = made(TopicFollower, take=lambda record: offsets.append(record.offset))
     last = max(answers[-1])
-    consumer = Led([dict(each) for each in answers], ends, connection)
-    reading = tail._read(reading_of(tail, consumer), connection.rotation.proven)
+    consumer = Led([dict(each) for each in answers], ends, tail._connection)
+    reading = tail._read(reading_of(tail, consumer), tail._connection.rotation.proven)
     if lost:
         with pytest.raises(TopicLost, match=lost):
             await reading
-        assert last not in taken
+        assert last not in offsets
     else:
         await reading
-        assert taken[-1] == last
+        assert offsets[-1] == last
     assert consumer.asked == asked
