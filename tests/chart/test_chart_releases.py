@@ -378,20 +378,11 @@ def test_how_long_an_alert_must_hold_is_a_value_and_unknown_alerts_are_refused(
 @pytest.mark.parametrize(
     ("base", "address"),
     [
-        (
-            "",
-            r"https://github\.com/[\w-]+/watchrelay/blob/v[0-9.]+/docs/runbooks/WatchRelay\w+\.md",
-        ),
-        (
-            "https://git.example.com/a",
-            r"https://git\.example\.com/a/docs/runbooks/WatchRelay\w+\.md",
-        ),
-        (
-            "https://git.example.com/a/",
-            r"https://git\.example\.com/a/docs/runbooks/WatchRelay\w+\.md",
-        ),
+        ("", r"https://github\.com/[\w-]+/watchrelay/blob/v[0-9.]+/docs/runbooks/WatchRelay\w+\.md"),
+        ("https://git.example.com/a", r"https://git\.example\.com/a/docs/runbooks/WatchRelay\w+\.md"),
+        ("https://git.example.com/a/", r"https://git\.example\.com/a/docs/runbooks/WatchRelay\w+\.md"),
     ],
-)
+)  # fmt: skip
 def test_every_runbook_link_is_an_address(base: str, address: str, tmp_path: Path) -> None:
     (made,) = of_kind(
         rendered(

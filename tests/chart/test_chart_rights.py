@@ -34,21 +34,13 @@ TABLE: dict[str, list[Entry]] = {
         {"resource": "*.x.io"},
         {"resource": "gadgets.v1beta2.example.com"},
     ],
-    "a wildcard over a built-in group and one of it": [
-        {"resource": "*.apps"},
-        {"resource": "pods"},
-    ],
+    "a wildcard over a built-in group and one of it": [{"resource": "*.apps"}, {"resource": "pods"}],
     "a wildcard and its group in a namespace": [
         {"resource": "*.x.io"},
         {"resource": "things.x.io", "namespaces": ["a"], "id": "t", "topic": "t"},
     ],
-    "namespaces": [
-        {"resource": "pods", "namespaces": ["shop", "pay"]},
-        {"resource": "jobs", "namespaces": ["shop"]},
-    ],
-    "cluster-wide for some namespaces": [
-        {"resource": "cm", "namespaces": ["shop"], "scope": "cluster"}
-    ],
+    "namespaces": [{"resource": "pods", "namespaces": ["shop", "pay"]}, {"resource": "jobs", "namespaces": ["shop"]}],
+    "cluster-wide for some namespaces": [{"resource": "cm", "namespaces": ["shop"], "scope": "cluster"}],
     "both": [
         {"resource": "pods", "namespaces": ["shop", "pay"]},
         {"resource": "cm"},
@@ -73,16 +65,13 @@ TABLE: dict[str, list[Entry]] = {
         {"resource": name}
         for name in ("svc", "pods", "ep", "cm", "rc", "nodes", "replicasets", "ds", "sa")
     ],
-    "prefixes of one another": [
-        {"resource": name}
-        for name in ("a-b.x.io", "a.x.io", "ab.x.io", "a.x.io.example", "a.x-y.io")
-    ],
+    "prefixes of one another": [{"resource": name} for name in ("a-b.x.io", "a.x.io", "ab.x.io", "a.x.io.example", "a.x-y.io")],
     "names that are prefixes": [
         {"resource": "cm", "name": "a", "namespaces": ["shop"], "id": "1"},
         {"resource": "sa", "name": "a-b", "namespaces": ["shop"], "id": "2"},
         {"resource": "svc", "name": "a.b", "namespaces": ["shop"], "id": "3"},
     ],
-}
+}  # fmt: skip
 DEFAULTS: dict[str, dict[str, Any]] = {
     "namespaces": {"namespaces": ["shop", "pay"]},
     "cluster scope": {"namespaces": ["shop"], "scope": "cluster"},

@@ -202,32 +202,10 @@ RECORD: dict[str, bytes] = {
     "ce_wrsnap": b"1-1", "ce_wrbegin": b"1", "ce_wrbeginoff": b"1", "ce_wrlastsnap": b"1-1", "ce_wrlastsnapoff": b"1",
 }  # fmt: skip
 _ODD = [
-    *(
-        b"-1",
-        b"+1",
-        b" 1",
-        b"1 ",
-        b"1_0",
-        b"1e3",
-        b"",
-        b"0x1",
-        "\u0663".encode(),
-        b"9" * 20,
-        b"9" * 21,
-        b"9" * 5000,
-    ),
+    *(b"-1", b"+1", b" 1", b"1 ", b"1_0", b"1e3", b"", b"0x1", "\u0663".encode(), b"9" * 20, b"9" * 21, b"9" * 5000),
     *(b"%d" % (2**bits + more) for bits in (53, 63, 64) for more in (-1, 0, 1)),
-    *(
-        b"0x" + b"0" * 14,
-        b"0" * 15,
-        b"0" * 17,
-        b"g" * 16,
-        b"F" * 16,
-        b"-" + b"0" * 15,
-        b"0_" * 8,
-        b" " * 16,
-    ),
-]
+    *(b"0x" + b"0" * 14, b"0" * 15, b"0" * 17, b"g" * 16, b"F" * 16, b"-" + b"0" * 15, b"0_" * 8, b" " * 16),
+]  # fmt: skip
 """What other readers would take for a number, or not."""
 _Edits = list[tuple[int, int, bytes]]
 _rarely = st.just(_Edits()) | _edits

@@ -441,9 +441,7 @@ _ALARMED = "lived: p"
 _STALE = "and lacks what was received before"
 
 PLANTS: dict[str, Plant] = {
-    "F1": Plant(
-        "resume waits for the change that was published last", Kinds(life=WaitingLife), _READERS
-    ),
+    "F1": Plant("resume waits for the change that was published last", Kinds(life=WaitingLife), _READERS),
     "F2": Plant(
         "one epoch for all partitions of a stream",
         Kinds(reader=OneEpochReader),
@@ -456,59 +454,23 @@ PLANTS: dict[str, Plant] = {
         second=Kinds(life=DeafLife),
     ),
     "F4": Plant("a change of config is not on the markers", Kinds(life=OneHashLife), _READERS),
-    "F5": Plant(
-        "a snapshot before the replay has caught up",
-        Kinds(life=life_of(HastyRelay)),
-        ("goes back in time",),
-    ),
+    "F5": Plant("a snapshot before the replay has caught up", Kinds(life=life_of(HastyRelay)), ("goes back in time",)),
     "F5p": Plant(
         "a snapshot between two pieces of a list's differences",
         Kinds(life=life_of(HastyBetweenPieces)),
         ("goes back in time",),
     ),
-    "F6a": Plant(
-        "a marker's count is that of its queueing", _overloaded(EarlyMarkers), (_ALARMED,)
-    ),
-    "F6b": Plant(
-        "a sequence is taken when a record is queued",
-        _overloaded(EarlySequences),
-        ("skips from sequence",),
-    ),
-    "F6c": Plant(
-        "a marker's frontier is that of its hand-over", Kinds(life=life_of(FrontierOfNow)), _READERS
-    ),
-    "F6d": Plant(
-        "a snapshot goes on while a queue overflows",
-        _overloaded(Unvoided),
-        ("does not have the whole state",),
-    ),
-    "F6e": Plant(
-        "a read's value is that of its hand-over",
-        Kinds(life=life_of(ReadOfNow)),
-        ("goes back in time",),
-    ),
-    "F6f": Plant(
-        "a collapsed recreate hides the delete", _overloaded(HiddenDelete), ("without a delete",)
-    ),
-    "F6g": Plant(
-        "what came and went stays in the set",
-        _overloaded(GrowingSet),
-        ("it waits to be published",),
-    ),
-    "F7": Plant(
-        "stale records are not healed", Kinds(life=UnwatchedLife), ("table has", "table holds")
-    ),
-    "F8": Plant(
-        "read again into the state that is held",
-        Kinds(lossy=SameStateLossy),
-        ("lossy is not proven", "lossy holds"),
-    ),
-    "F8r": Plant(
-        "read again into the state that is shown", Kinds(lossy=ResetStateLossy), ("goes back from",)
-    ),
-    "F9": Plant(
-        "the event id is uid and resourceVersion", Kinds(table=TableByVersion), ("table by id",)
-    ),
+    "F6a": Plant("a marker's count is that of its queueing", _overloaded(EarlyMarkers), (_ALARMED,)),
+    "F6b": Plant("a sequence is taken when a record is queued", _overloaded(EarlySequences), ("skips from sequence",)),
+    "F6c": Plant("a marker's frontier is that of its hand-over", Kinds(life=life_of(FrontierOfNow)), _READERS),
+    "F6d": Plant("a snapshot goes on while a queue overflows", _overloaded(Unvoided), ("does not have the whole state",)),
+    "F6e": Plant("a read's value is that of its hand-over", Kinds(life=life_of(ReadOfNow)), ("goes back in time",)),
+    "F6f": Plant("a collapsed recreate hides the delete", _overloaded(HiddenDelete), ("without a delete",)),
+    "F6g": Plant("what came and went stays in the set", _overloaded(GrowingSet), ("it waits to be published",)),
+    "F7": Plant("stale records are not healed", Kinds(life=UnwatchedLife), ("table has", "table holds")),
+    "F8": Plant("read again into the state that is held", Kinds(lossy=SameStateLossy), ("lossy is not proven", "lossy holds")),
+    "F8r": Plant("read again into the state that is shown", Kinds(lossy=ResetStateLossy), ("goes back from",)),
+    "F9": Plant("the event id is uid and resourceVersion", Kinds(table=TableByVersion), ("table by id",)),
     "F10": Plant("a resend is rendered again", Kinds(life=RerenderingLife), ("lived: ", *_READERS)),
     "F11": Plant("the read-back is not proven", Kinds(life=BelievingLife), _READERS),
     "F32": Plant(
@@ -516,20 +478,12 @@ PLANTS: dict[str, Plant] = {
         Kinds(life=UnalarmedLife, narrow=True),
         ("lived holds",),
     ),
-    "F33": Plant(
-        "a marker's wrseen is that of its hand-over", Kinds(life=life_of(SeenNow)), (_STALE,)
-    ),
-    "F33o": Plant(
-        "a marker's wrseen passes the keys that wait", _overloaded(SeenInOverload), (_STALE,)
-    ),
-    "F33p": Plant(
-        "a marker's wrseen passes a list that has not ended",
-        Kinds(life=SeenByPageLife),
-        (_STALE,),
-    ),
+    "F33": Plant("a marker's wrseen is that of its hand-over", Kinds(life=life_of(SeenNow)), (_STALE,)),
+    "F33o": Plant("a marker's wrseen passes the keys that wait", _overloaded(SeenInOverload), (_STALE,)),
+    "F33p": Plant("a marker's wrseen passes a list that has not ended", Kinds(life=SeenByPageLife), (_STALE,)),
     "W1": Plant(
         "a watch that fails from its cursor is opened there again and again",
         Kinds(life=StuckLife),
         ("the run does not come to rest",),
     ),
-}
+}  # fmt: skip

@@ -197,14 +197,8 @@ PLANTS: dict[str, ProducerPlant] = {
         with_partitions(StampsAgain),
         ("is in the log 2 times", "is in the log 3 times"),
     ),
-    "bytes": ProducerPlant(
-        "other bytes are sent under the same sequence",
-        with_partitions(PacksAgain),
-        ("other bytes",),
-    ),
-    "order": ProducerPlant(
-        "a newer batch overtakes", with_partitions(TakesTheNewest), ("before an older one",)
-    ),
+    "bytes": ProducerPlant("other bytes are sent under the same sequence", with_partitions(PacksAgain), ("other bytes",)),
+    "order": ProducerPlant("a newer batch overtakes", with_partitions(TakesTheNewest), ("before an older one",)),
     "silence": ProducerPlant(
         "no answer means not written",
         with_partitions(TrustsSilence),
@@ -225,24 +219,14 @@ PLANTS: dict[str, ProducerPlant] = {
         with_partitions(SendsDuplicatesAgain),
         ("is in the log 2 times", "is in the log 3 times"),
     ),
-    "offset": ProducerPlant(
-        "the offset of a duplicate is guessed",
-        with_partitions(GuessesTheOffset),
-        ("is reported at",),
-    ),
+    "offset": ProducerPlant("the offset of a duplicate is guessed", with_partitions(GuessesTheOffset), ("is reported at",)),
     "identity": ProducerPlant(
         "what is renewed is not stamped again",
         with_partitions(KeepsTheSequence),
         ("is not answered", "another identity"),
     ),
-    "all": ProducerPlant(
-        "one refused identity is replaced for all", RenewsAll, ("although no broker refused",)
-    ),
-    "forgotten": ProducerPlant(
-        "a forgotten partition begins at 0 again", RemembersNobody, ("is reported at",)
-    ),
+    "all": ProducerPlant("one refused identity is replaced for all", RenewsAll, ("although no broker refused",)),
+    "forgotten": ProducerPlant("a forgotten partition begins at 0 again", RemembersNobody, ("is reported at",)),
     "cut": ProducerPlant("bytes leave after the cut", LeavesLinksOpen, ("after the cut",)),
-    "twice": ProducerPlant(
-        "a batch is answered twice", with_partitions(AnswersTwice), ("and nobody waits",)
-    ),
-}
+    "twice": ProducerPlant("a batch is answered twice", with_partitions(AnswersTwice), ("and nobody waits",)),
+}  # fmt: skip

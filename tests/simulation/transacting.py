@@ -203,24 +203,13 @@ _ALONE, _SPLIT = KINDS["all, careless"], KINDS["resizes and all, careless"]
 _OWN_IDS = Kind(replicas.MIXED, replace(CARELESS, runner=OwnIds))
 PLANTS = {
     "former ids": Plant("the id of a former claim is not taken", _OWN_IDS, ", behind", TakesItsOwn),
-    "ids of parts": Plant(
-        "the ids of a former layout are not taken", _SPLIT, ", behind", TakesItsOwn
-    ),
+    "ids of parts": Plant("the ids of a former layout are not taken", _SPLIT, ", behind", TakesItsOwn),
     "second look": Plant("no look once the id is taken", _ALONE, ", behind", LooksOnce),
-    "later looks": Plant(
-        "the id is taken back without a look", _ALONE, ", behind", LooksAtTheStart
-    ),
+    "later looks": Plant("the id is taken back without a look", _ALONE, ", behind", LooksAtTheStart),
     "fenced": Plant("who is fenced gives up", KINDS["all"], "its claim is the newest", GivesUp),
-    "read-back": Plant(
-        "uncommitted records are read back", KINDS["all"], "lived: p", runner=ReadsUncommitted
-    ),
-    "acknowledged": Plant(
-        "a record is acknowledged before its commit",
-        KINDS["all"],
-        "skips from sequence",
-        AcknowledgesAppends,
-    ),
-}
+    "read-back": Plant("uncommitted records are read back", KINDS["all"], "lived: p", runner=ReadsUncommitted),
+    "acknowledged": Plant("a record is acknowledged before its commit", KINDS["all"], "skips from sequence", AcknowledgesAppends),
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -133,32 +133,18 @@ FAULTS: dict[str, Fault] = {
     "kafka frozen": _kafka_frozen,
     "kafka killed": _kafka_killed,
     "kafka: producers throttled by quota": _kafka_throttled_by_quota,
-    "path to api server cuts": _on_path(
-        "to_api", lambda proxy, rng: proxy.cut_after(rng.randrange(200, 50_000)), 2, 10
-    ),
-    "path to api server delays": _on_path(
-        "to_api", lambda proxy, rng: proxy.delay(rng.uniform(0.05, 1)), 3, 12
-    ),
-    "path to api server forgets connections": _on_path(
-        "to_api", lambda proxy, _: proxy.freeze_open(), 1, 3
-    ),
+    "path to api server cuts": _on_path("to_api", lambda proxy, rng: proxy.cut_after(rng.randrange(200, 50_000)), 2, 10),
+    "path to api server delays": _on_path("to_api", lambda proxy, rng: proxy.delay(rng.uniform(0.05, 1)), 3, 12),
+    "path to api server forgets connections": _on_path("to_api", lambda proxy, _: proxy.freeze_open(), 1, 3),
     "path to api server holds": _on_path("to_api", lambda proxy, _: proxy.hold(), 2, 20),
     "path to api server refuses": _on_path("to_api", lambda proxy, _: proxy.refuse(), 1, 15),
-    "path to kafka cuts": _on_path(
-        "to_kafka", lambda proxy, rng: proxy.cut_after(rng.randrange(40, 20_000)), 2, 10
-    ),
-    "path to kafka delays": _on_path(
-        "to_kafka", lambda proxy, rng: proxy.delay(rng.uniform(0.05, 1)), 3, 12
-    ),
-    "path to kafka forgets connections": _on_path(
-        "to_kafka", lambda proxy, _: proxy.freeze_open(), 1, 3
-    ),
+    "path to kafka cuts": _on_path("to_kafka", lambda proxy, rng: proxy.cut_after(rng.randrange(40, 20_000)), 2, 10),
+    "path to kafka delays": _on_path("to_kafka", lambda proxy, rng: proxy.delay(rng.uniform(0.05, 1)), 3, 12),
+    "path to kafka forgets connections": _on_path("to_kafka", lambda proxy, _: proxy.freeze_open(), 1, 3),
     "path to kafka holds": _on_path("to_kafka", lambda proxy, _: proxy.hold(), 2, 20),
-    "path to kafka is slow": _on_path(
-        "to_kafka", lambda proxy, rng: proxy.throttle(rng.uniform(5_000, 50_000)), 5, 15
-    ),
+    "path to kafka is slow": _on_path("to_kafka", lambda proxy, rng: proxy.throttle(rng.uniform(5_000, 50_000)), 5, 15),
     "path to kafka refuses": _on_path("to_kafka", lambda proxy, _: proxy.refuse(), 1, 15),
     "relay frozen": _relay_frozen,
     "relay killed": _relay_killed,
     "relay stopped": _relay_stopped,
-}
+}  # fmt: skip

@@ -45,21 +45,9 @@ def names(output: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        (
-            "one-replica",
-            {
-                "kafka": {
-                    "bootstrapServers": ["k:9092"],
-                    "replicationFactor": 1,
-                    "minInsyncReplicas": 1,
-                }
-            },
-        ),
+        ("one-replica", {"kafka": {"bootstrapServers": ["k:9092"], "replicationFactor": 1, "minInsyncReplicas": 1}}),
         ("all-namespaces", {"resources": [{"resource": "pods", "namespaces": []}]}),
-        (
-            "events-twice",
-            {"resources": [{"resource": "events"}, {"resource": "events.events.k8s.io"}]},
-        ),
+        ("events-twice", {"resources": [{"resource": "events"}, {"resource": "events.events.k8s.io"}]}),
         ("events-twice", {"resources": [{"resource": "*.events.k8s.io"}, {"resource": "events"}]}),
         ("resource-unknown", {"resources": [{"resource": "deploymentz.apps"}]}),
         ("not-built-in", {"resources": [{"resource": "widgets"}]}),
@@ -70,7 +58,7 @@ def names(output: str) -> list[str]:
         ("accepted-unknown", {"acceptWarnings": ["topic-abesnt"]}),
         ("accepted-unknown", {"acceptWarnings": ["stream-"]}),
     ],
-)
+)  # fmt: skip
 def test_a_warning_has_a_name_and_ends_a_strict_validation_until_it_is_accepted(
     validated: Any, name: str, keys: dict[str, Any]
 ) -> None:

@@ -60,16 +60,8 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ),
     ("kafka.security.protocol", "SSL", {}),
     ("kafka.security.caFile", "/ca.crt", {"kafka.security.protocol": "SSL"}),
-    (
-        "kafka.security.certFile",
-        "/c",
-        {"kafka.security.protocol": "SSL", "kafka.security.keyFile": "/k"},
-    ),
-    (
-        "kafka.security.keyFile",
-        "/k",
-        {"kafka.security.protocol": "SSL", "kafka.security.certFile": "/c"},
-    ),
+    ("kafka.security.certFile", "/c", {"kafka.security.protocol": "SSL", "kafka.security.keyFile": "/k"}),
+    ("kafka.security.keyFile", "/k", {"kafka.security.protocol": "SSL", "kafka.security.certFile": "/c"}),
     (
         "kafka.security.keyPasswordFile",
         "/p",
@@ -148,7 +140,7 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ("sharding.balanceAfter", "15m", {}),
     ("sharding.instance", "relay-0", {}),
     ("revision", 7, {}),
-]
+]  # fmt: skip
 
 
 def written(values: dict[str, Any]) -> str:

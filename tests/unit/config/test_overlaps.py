@@ -89,26 +89,14 @@ def test_two_selections_meet_when_an_object_can_be_in_both(
 OVERLAPPING = [
     ("{resource: pods}", "{resource: pods, id: w, labelSelector: app=web}"),
     ("{resource: pods, labelSelector: app=web}", "{resource: po, id: w, labelSelector: app=db}"),
-    (
-        "{resource: pods, fieldSelector: spec.nodeName=a}",
-        "{resource: Pod, id: w, fieldSelector: spec.nodeName=b}",
-    ),
+    ("{resource: pods, fieldSelector: spec.nodeName=a}", "{resource: Pod, id: w, fieldSelector: spec.nodeName=b}"),
     ("{resource: pods}", "{resource: pods, namespaces: [shop]}"),
     ("{resource: pods}", "{resource: pods, id: w, name: web-0}"),
-    (
-        "{resource: pods, name: web-0}",
-        "{resource: pods, id: w, fieldSelector: metadata.name!=web-1}",
-    ),
+    ("{resource: pods, name: web-0}", "{resource: pods, id: w, fieldSelector: metadata.name!=web-1}"),
     ("{resource: pods, excludeNamespaces: [a]}", "{resource: pods, id: w, excludeNamespaces: [b]}"),
     ("{resource: pods, excludeNamespaces: [a]}", "{resource: pods, id: w, namespaces: [a, b]}"),
-    (
-        "{resource: pods, namespaces: [a, b], scope: cluster}",
-        "{resource: pods, id: w, namespaces: [b], labelSelector: x}",
-    ),
-    (
-        "{resource: deployments.apps/v1, topic: t}",
-        "{resource: deploy, id: w, topic: t, metadataOnly: true}",
-    ),
+    ("{resource: pods, namespaces: [a, b], scope: cluster}", "{resource: pods, id: w, namespaces: [b], labelSelector: x}"),
+    ("{resource: deployments.apps/v1, topic: t}", "{resource: deploy, id: w, topic: t, metadataOnly: true}"),
     ("{resource: '*.apps'}", "{resource: deploy, id: w}"),
     ("{resource: '*.example.com'}", "{resource: widgets.example.com, id: w}"),
     ("{resource: Widget.example.com, id: w}", "{resource: '*.example.com'}"),
@@ -116,31 +104,19 @@ OVERLAPPING = [
     ("{resource: '*.example.com'}", "{resource: '*.example.com', namespaces: [a]}"),
     ("{resource: wd}", "{resource: wd, id: w, labelSelector: app=web}"),
     ("{resource: nodes, name: n1}", "{resource: nodes, id: w, labelSelector: app=web}"),
-]
+]  # fmt: skip
 APART = [
     ("{resource: pods}", "{resource: pods, id: w, labelSelector: app=web, topic: t}"),
-    (
-        "{resource: pods, namespaces: [a]}",
-        "{resource: pods, namespaces: [b], labelSelector: app=web}",
-    ),
+    ("{resource: pods, namespaces: [a]}", "{resource: pods, namespaces: [b], labelSelector: app=web}"),
     ("{resource: pods, excludeNamespaces: [a, b]}", "{resource: pods, id: w, namespaces: [a, b]}"),
-    (
-        "{resource: pods, excludeNamespaces: [a]}",
-        "{resource: pods, id: w, fieldSelector: metadata.namespace=a}",
-    ),
+    ("{resource: pods, excludeNamespaces: [a]}", "{resource: pods, id: w, fieldSelector: metadata.namespace=a}"),
     ("{resource: pods, name: web-0}", "{resource: pods, id: w, name: web-1}"),
-    (
-        "{resource: nodes, name: n1}",
-        "{resource: nodes, id: w, fieldSelector: 'metadata.name!=n1,spec.unschedulable=true'}",
-    ),
+    ("{resource: nodes, name: n1}", "{resource: nodes, id: w, fieldSelector: 'metadata.name!=n1,spec.unschedulable=true'}"),
     ("{resource: pods, topic: t}", "{resource: nodes, topic: t}"),
     ("{resource: '*.example.com'}", "{resource: widgets.example.com, id: w, topic: t}"),
-    (
-        "{resource: '*.example.com', namespaces: [a]}",
-        "{resource: widgets.example.com, id: w, namespaces: [b]}",
-    ),
+    ("{resource: '*.example.com', namespaces: [a]}", "{resource: widgets.example.com, id: w, namespaces: [b]}"),
     ("{resource: '*.example.com', topic: t}", "{resource: '*.example.org', topic: t}"),
-]
+]  # fmt: skip
 
 
 def write(tmp_path: Any, *entries: str) -> str:

@@ -98,24 +98,12 @@ def test_a_broker_that_does_not_answer_whether_topics_exist_is_passed_over() -> 
             KafkaConnectionError("x"),
             "Invalid username",
         ),
-        (
-            UnsupportedSaslMechanismError(object()),
-            KafkaConnectionError("x"),
-            "the broker does not have this SASL mechanism",
-        ),
-        (
-            ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"),
-            KafkaConnectionError("x"),
-            "no broker answers",
-        ),
-        (
-            None,
-            KafkaTimeoutError("Failed to get offsets by times in 40000 ms"),
-            "no answer in time",
-        ),
+        (UnsupportedSaslMechanismError(object()), KafkaConnectionError("x"), "the broker does not have this SASL mechanism"),
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), KafkaConnectionError("x"), "no broker answers"),
+        (None, KafkaTimeoutError("Failed to get offsets by times in 40000 ms"), "no answer in time"),
         (None, TimeoutError(), "no answer in time"),
     ],
-)
+)  # fmt: skip
 def test_why_no_broker_can_be_used_is_reported_by_its_cause(
     failure: BaseException | None, error: BaseException, expected: str
 ) -> None:

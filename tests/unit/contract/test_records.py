@@ -248,25 +248,16 @@ def with_header(record: WireRecord, name: str, value: bytes) -> WireRecord:
         (with_header(added(), "ce_wrhash", b"abc"), "16 hex digits"),
         (with_header(added(), "ce_wrepoch", b"x"), "does not parse"),
         (with_header(added(), "ce_wruid", b"\xff"), "does not parse"),
-        (
-            with_header(added(), "ce_type", b"dev.watchrelay.object.added.v2"),
-            "not of this contract version",
-        ),
+        (with_header(added(), "ce_type", b"dev.watchrelay.object.added.v2"), "not of this contract version"),
         (with_header(added(), "ce_wrreason", b"because"), "not of this contract version"),
         (with_header(added(), "content-type", b"application/avro"), "not read by this version"),
         (with_header(added(), "content-type", b"application/cloudevents+json"), "not a CloudEvent"),
         (added()._replace(value=None), "added without a value"),
         (added(value=None, verb="deleted")._replace(value=b"{}"), "a delete with a value"),
-        (
-            CloudEvents(spec_of(), 1).marker(0, 1, 0, Marker("claim"))._replace(key=b"shop/x"),
-            "not a marker's",
-        ),
-        (
-            CloudEvents(spec_of(), 1).marker(0, 1, 0, Marker("claim"))._replace(value=b"{}"),
-            "not a marker's",
-        ),
+        (CloudEvents(spec_of(), 1).marker(0, 1, 0, Marker("claim"))._replace(key=b"shop/x"), "not a marker's"),
+        (CloudEvents(spec_of(), 1).marker(0, 1, 0, Marker("claim"))._replace(value=b"{}"), "not a marker's"),
     ],
-)
+)  # fmt: skip
 def test_a_record_off_the_contract_is_refused_with_the_rule(record: WireRecord, rule: str) -> None:
     with pytest.raises(RecordRefused, match=rule):
         decode(*record)

@@ -41,18 +41,10 @@ ODD: dict[str, list[object]] = {
     "keyFormat": [["plain"], {}, 1, "other", None],
     "resource": [["pods/v1"], {}, 7, "", "x" * 5000],
     "namespace": [7, [], {}],
-    "selectors": [
-        7,
-        [],
-        "x",
-        {"namespaces": 7},
-        {"namespaces": [["shop"]]},
-        {"namespaces": {"shop": 1}},
-        {"labelSelector": []},
-    ],
+    "selectors": [7, [], "x", {"namespaces": 7}, {"namespaces": [["shop"]]}, {"namespaces": {"shop": 1}}, {"labelSelector": []}],
     "configHash": [7, [], {}],
     "epochBase": ["1", True, -1, 1.5, None, [1], {}],
-}
+}  # fmt: skip
 CASES = [(field, value) for field, values in ODD.items() for value in values]
 
 
@@ -160,33 +152,16 @@ CLAIMS: list[object] = [
     claim("e", **since("1-1", [0, 0, 0])),
     claim("f", **since("1-1", [2**52])),
     claim("g", holder=["h"]),
-    *(
-        {},
-        claim(""),
-        claim(["i"]),
-        claim("x" * 9999),
-        [],
-        b"{",
-        b'{"instance":"\xff"}',
-        b'{"instance":"a","from":' + b"[" * 5000,
-    ),
-]
+    *({}, claim(""), claim(["i"]), claim("x" * 9999), [], b"{", b'{"instance":"\xff"}', b'{"instance":"a","from":' + b"[" * 5000),
+]  # fmt: skip
 INDEXES: list[object] = [
-    {
-        "snapshot": "1-1",
-        "epoch": {},
-        "partitions": 7,
-        "requests": 7,
-        "time": 7,
-        "count": "x",
-        "rv": [],
-    },
+    {"snapshot": "1-1", "epoch": {}, "partitions": 7, "requests": 7, "time": 7, "count": "x", "rv": []},
     {"partitions": [{"partition": {}, "begin": 0}]},
     {"requests": [[]]},
     {"requests": ["x" * 5000]},
     {"time": "noon"},
     {"time": "9999-12-31T23:59:59Z", "partitions": [{"partition": 0, "begin": 2**60}]},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("last", few([1, 4, 5], 1))

@@ -170,12 +170,7 @@ HOSTILE: list[tuple[TopicSpec, dict[str, str], str, dict[str, str]]] = [
     (SIGNAL, {"retention.bytes": "1000"}, "retention.bytes", {"retention.bytes": "-1"}),
     (SIGNAL, {"retention.ms": "60000"}, "retention.ms", {"retention.ms": "86400000"}),
     (SIGNAL, {"cleanup.policy": "compact,delete"}, "cleanup.policy", {"cleanup.policy": "delete"}),
-    (
-        HOUR,
-        {"max.compaction.lag.ms": "7199999"},
-        "max.compaction.lag.ms",
-        {"max.compaction.lag.ms": "14400000"},
-    ),
+    (HOUR, {"max.compaction.lag.ms": "7199999"}, "max.compaction.lag.ms", {"max.compaction.lag.ms": "14400000"}),
     (
         HOUR,
         {"max.compaction.lag.ms": "60000", "min.compaction.lag.ms": "86400000"},
@@ -205,10 +200,7 @@ HOSTILE: list[tuple[TopicSpec, dict[str, str], str, dict[str, str]]] = [
         (spec, {"max.message.bytes": "1000"}, "max.message.bytes", {"max.message.bytes": cure})
         for spec, cure in [(HOUR, "4194304"), (CONTROL, "1048576"), (SIGNAL, "1048576")]
     ),
-    *(
-        (spec, {"segment.bytes": "16384"}, "segment.bytes", {"segment.bytes": "1073741824"})
-        for spec in (HOUR, CONTROL, SIGNAL)
-    ),
+    *((spec, {"segment.bytes": "16384"}, "segment.bytes", {"segment.bytes": "1073741824"}) for spec in (HOUR, CONTROL, SIGNAL)),
     (CONTROL, {"min.insync.replicas": "1"}, "min.insync.replicas", {"min.insync.replicas": "2"}),
     (
         SIGNAL,
@@ -216,7 +208,7 @@ HOSTILE: list[tuple[TopicSpec, dict[str, str], str, dict[str, str]]] = [
         "unclean.leader.election.enable",
         {"unclean.leader.election.enable": "false"},
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("spec", "configs", "setting", "cure"), HOSTILE)

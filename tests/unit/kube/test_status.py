@@ -110,21 +110,11 @@ def test_the_code_alone_decides_where_the_body_says_nothing(
         (200, failure_status(410, "Gone"), Expired),
         (200, failure_status(403, "Forbidden"), Forbidden),
         (200, failure_status(None, ""), Unavailable),
-        (
-            504,
-            failure_status(
-                504, "Timeout", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}
-            ),
-            VersionTooLarge,
-        ),
-        (
-            504,
-            failure_status(504, "Timeout", "Timeout: Too large resource version: 9, current: 3"),
-            VersionTooLarge,
-        ),
+        (504, failure_status(504, "Timeout", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), VersionTooLarge),
+        (504, failure_status(504, "Timeout", "Timeout: Too large resource version: 9, current: 3"), VersionTooLarge),
         (504, failure_status(504, "Timeout", "request timed out"), Unavailable),
     ],
-)
+)  # fmt: skip
 def test_a_status_says_what_the_code_does_not(
     code: int, status: object, kind: type[KubeError]
 ) -> None:
@@ -142,29 +132,14 @@ def test_a_status_says_what_the_code_does_not(
             ),
             "streaming",
         ),
-        (
-            failure_status(
-                422, "Invalid", "x", details={"causes": [{"field": "sendInitialEvents"}]}
-            ),
-            "streaming",
-        ),
-        (
-            failure_status(
-                400, "BadRequest", "specifying resource version is not allowed when using continue"
-            ),
-            "continue",
-        ),
-        (
-            failure_status(
-                422, "Invalid", 'resourceVersion: Invalid value: "abc": strconv.ParseUint'
-            ),
-            "version",
-        ),
+        (failure_status(422, "Invalid", "x", details={"causes": [{"field": "sendInitialEvents"}]}), "streaming"),
+        (failure_status(400, "BadRequest", "specifying resource version is not allowed when using continue"), "continue"),
+        (failure_status(422, "Invalid", 'resourceVersion: Invalid value: "abc": strconv.ParseUint'), "version"),
         (failure_status(400, "BadRequest", "Invalid resource version: abc"), "version"),
         (failure_status(400, "BadRequest", "field label not supported: spec.foo"), "selector"),
         ({}, "selector"),
     ],
-)
+)  # fmt: skip
 def test_T63_an_invalid_request_says_what_about_it_was_refused(status: object, about: str) -> None:
     error = classed(422, status)
     assert isinstance(error, Invalid)

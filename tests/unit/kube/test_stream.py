@@ -164,34 +164,13 @@ def test_an_object_that_begins_as_the_server_writes_it_is_whole_however_it_goes_
         (b'{"type":"ADDED","object":{"metadata":{"name":"","resourceVersion":"1"}}}', "empty"),
         (b'{"type":"ADDED","object":{"metadata":{"name":5,"resourceVersion":"1"}}}', "shape"),
         (b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":1}}}', "shape"),
-        (
-            b'{"type":"ADDED","object":{"metadata":{"name":"secret/x","resourceVersion":"1"}}}',
-            "slash",
-        ),
-        (
-            b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"},"spec":NaN}}',
-            "not JSON",
-        ),
-        (
-            b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"},"spec":"\xff"}}',
-            "UTF-8",
-        ),
-        (
-            b'{"type":"ADDED","object":{"metadata":{"name":"\\ud800","resourceVersion":"1"}}}',
-            "not JSON",
-        ),
-        (
-            b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"},"s":1,"s":2}}',
-            "twice",
-        ),
-        (
-            b'{"type":"ADDED","object":{"metadata":{"name":"secret","name":"other","resourceVersion":"1"}}}',
-            "twice",
-        ),
-        (
-            b'{"type":"ADDED","type":"DELETED","object":{"metadata":{"name":"secret","resourceVersion":"1"}}}',
-            "twice",
-        ),
+        (b'{"type":"ADDED","object":{"metadata":{"name":"secret/x","resourceVersion":"1"}}}', "slash"),
+        (b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"},"spec":NaN}}', "not JSON"),
+        (b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"},"spec":"\xff"}}', "UTF-8"),
+        (b'{"type":"ADDED","object":{"metadata":{"name":"\\ud800","resourceVersion":"1"}}}', "not JSON"),
+        (b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"},"s":1,"s":2}}', "twice"),
+        (b'{"type":"ADDED","object":{"metadata":{"name":"secret","name":"other","resourceVersion":"1"}}}', "twice"),
+        (b'{"type":"ADDED","type":"DELETED","object":{"metadata":{"name":"secret","resourceVersion":"1"}}}', "twice"),
         (
             b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"},"s":'
             + b"[" * 9999
@@ -199,10 +178,7 @@ def test_an_object_that_begins_as_the_server_writes_it_is_whole_however_it_goes_
             + b"}}",
             "deep",
         ),
-        (
-            b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"}}} {}',
-            "not JSON",
-        ),
+        (b'{"type":"ADDED","object":{"metadata":{"name":"secret","resourceVersion":"1"}}} {}', "not JSON"),
         (b'{"type":"SECRET","object":{}}', "unknown"),
         (b'{"type":null,"object":{}}', "no type"),
         (b'{"object":{"metadata":{"name":"secret"}}}', "no type"),
@@ -210,7 +186,7 @@ def test_an_object_that_begins_as_the_server_writes_it_is_whole_however_it_goes_
         (b"<html>secret</html>", "not JSON"),
         (b'{"type":"ADDED","object":{"metadata":{"name":"secret"', "not JSON"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_line_is_an_undecodable_in_its_place_and_its_neighbours_are_whole(
     text: bytes, says: str
 ) -> None:
@@ -299,39 +275,19 @@ def test_the_end_of_the_initial_events_is_marked_by_the_value_true(
         (failure_status("410", "Gone"), Expired, 0.0),
         (failure_status(None, "Expired"), Expired, 0.0),
         (failure_status(500, "InternalError", "boom"), Interrupted, 0.0),
-        (
-            failure_status(429, "TooManyRequests", details={"retryAfterSeconds": "4"}),
-            Interrupted,
-            4.0,
-        ),
-        (
-            failure_status(429, "TooManyRequests", details={"retryAfterSeconds": -4}),
-            Interrupted,
-            0.0,
-        ),
-        (
-            failure_status(504, "Timeout", "Too large resource version: 2, current: 1"),
-            VersionTooLarge,
-            0.0,
-        ),
-        (
-            failure_status(500, "", "required storage feature RequestWatchProgress is disabled"),
-            Invalid,
-            0.0,
-        ),
+        (failure_status(429, "TooManyRequests", details={"retryAfterSeconds": "4"}), Interrupted, 4.0),
+        (failure_status(429, "TooManyRequests", details={"retryAfterSeconds": -4}), Interrupted, 0.0),
+        (failure_status(504, "Timeout", "Too large resource version: 2, current: 1"), VersionTooLarge, 0.0),
+        (failure_status(500, "", "required storage feature RequestWatchProgress is disabled"), Invalid, 0.0),
         (failure_status(401, "Unauthorized"), Unauthorized, 0.0),
         (failure_status(403, "Forbidden"), Forbidden, 0.0),
         (failure_status(404, "NotFound"), NotFound, 0.0),
-        (
-            failure_status(500, "", details={"causes": [None, 5, {"reason": None}]}),
-            Interrupted,
-            0.0,
-        ),
+        (failure_status(500, "", details={"causes": [None, 5, {"reason": None}]}), Interrupted, 0.0),
         ({}, Interrupted, 0.0),
         (None, Interrupted, 0.0),
         ("boom", Interrupted, 0.0),
     ],
-)
+)  # fmt: skip
 def test_T31_an_error_line_is_an_error_by_its_code_and_ends_the_stream(
     status: object, kind: type[KubeError], retry_after_s: float
 ) -> None:

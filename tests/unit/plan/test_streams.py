@@ -276,23 +276,11 @@ SELECTORS = [
     ({"fieldSelector": "spec.nodeName=n1"}, "", "spec.nodeName=n1"),
     ({"labelSelector": "app=web"}, "app=web", ""),
     ({"name": "web"}, "", "metadata.name=web"),
-    (
-        {"name": "web", "fieldSelector": "spec.nodeName=n1"},
-        "",
-        "spec.nodeName=n1,metadata.name=web",
-    ),
-    (
-        {"excludeNamespaces": ["kube-system", "dev"]},
-        "",
-        "metadata.namespace!=kube-system,metadata.namespace!=dev",
-    ),
-    (
-        {"name": "web", "excludeNamespaces": ["dev"]},
-        "",
-        "metadata.name=web,metadata.namespace!=dev",
-    ),
+    ({"name": "web", "fieldSelector": "spec.nodeName=n1"}, "", "spec.nodeName=n1,metadata.name=web"),
+    ({"excludeNamespaces": ["kube-system", "dev"]}, "", "metadata.namespace!=kube-system,metadata.namespace!=dev"),
+    ({"name": "web", "excludeNamespaces": ["dev"]}, "", "metadata.name=web,metadata.namespace!=dev"),
     ({"name": "web", "namespaces": ["shop"]}, "", "metadata.name=web"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("entry", "label", "field"), SELECTORS, ids=lambda value: str(value)[:50])

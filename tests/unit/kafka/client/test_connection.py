@@ -239,16 +239,10 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "cure"),
     [
-        (
-            "certificate verify failed: unable to get local issuer certificate",
-            "set kafka.security.caFile",
-        ),
+        ("certificate verify failed: unable to get local issuer certificate", "set kafka.security.caFile"),
         ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "check kafka.security.protocol"),
         ("[Error 58] SaslAuthenticationFailed: x", "the broker refused the credentials"),
-        (
-            "[Error 34] IllegalSaslStateError: <AIOKafkaConnection host=b port=1>",
-            "this port wants no user",
-        ),
+        ("[Error 34] IllegalSaslStateError: <AIOKafkaConnection host=b port=1>", "this port wants no user"),
         (
             (
                 "IncompatibleBrokerVersion: SaslHandShakeRequest cannot be used if the API version "
@@ -256,29 +250,20 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
             ),
             "this port wants no user",
         ),
-        (
-            "certificate verify failed: certificate has expired (_ssl.c:1000)",
-            "set this machine's clock",
-        ),
-        (
-            "certificate verify failed: certificate is not yet valid (_ssl.c:1000)",
-            "set this machine's clock",
-        ),
+        ("certificate verify failed: certificate has expired (_ssl.c:1000)", "set this machine's clock"),
+        ("certificate verify failed: certificate is not yet valid (_ssl.c:1000)", "set this machine's clock"),
         ("Hostname mismatch, certificate is not valid for 'x'", "correct kafka.bootstrapServers"),
         ("Connection at b:1 closed", "does this port speak TLS"),
         ("[Errno 104] Connection reset by peer", "does this port speak TLS"),
         ("Not authorized to read from topic t.", "grant READ on it"),
-        (
-            "[Error 31] ClusterAuthorizationFailedError",
-            "this user may write no topic at all: grant WRITE on the topic prefix",
-        ),
+        ("[Error 31] ClusterAuthorizationFailedError", "this user may write no topic at all: grant WRITE on the topic prefix"),
         ("[Error 29] TopicAuthorizationFailedError: t", "grant READ and WRITE on it or its prefix"),
         ("[SSL: X] sslv3 alert bad certificate (_ssl.c:2580)", "wants a client certificate"),
         ("[SSL: X] sslv3 alert certificate unknown (_ssl.c:2580)", "does not know the authority"),
         ("", "OSError"),
         ("something new", "something new"),
     ],
-)
+)  # fmt: skip
 def test_why_the_newest_connection_failed_is_reported_with_a_cure(message: str, cure: str) -> None:
     error = unreachable(
         KafkaConnection(bootstrap_servers=SERVERS),

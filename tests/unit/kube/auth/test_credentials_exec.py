@@ -419,28 +419,16 @@ async def test_T68_a_certificate_and_key_are_used_and_a_new_pair_makes_a_new_con
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (
-            {"clientCertificateData": "x"},
-            "answered with only one of clientCertificateData and clientKeyData",
-        ),
-        (
-            {"clientKeyData": "x", "token": "t"},
-            "answered with only one of clientCertificateData and clientKeyData",
-        ),
-        (
-            {"clientCertificateData": "x", "clientKeyData": "y"},
-            "unusable client certificate: is not a PEM certificate and key",
-        ),
+        ({"clientCertificateData": "x"}, "answered with only one of clientCertificateData and clientKeyData"),
+        ({"clientKeyData": "x", "token": "t"}, "answered with only one of clientCertificateData and clientKeyData"),
+        ({"clientCertificateData": "x", "clientKeyData": "y"}, "unusable client certificate: is not a PEM certificate and key"),
         ({}, "answered with neither a token nor a client certificate"),
         ({"token": 5}, "answered with a status.token that is not a string"),
         ({"token": "a\nb"}, "answered with a status.token that no header can carry"),
-        (
-            {"token": "t", "expirationTimestamp": "tomorrow"},
-            "answered with an expirationTimestamp that is not RFC 3339",
-        ),
+        ({"token": "t", "expirationTimestamp": "tomorrow"}, "answered with an expirationTimestamp that is not RFC 3339"),
         ({"token": "t", "version": V1BETA1}, f"answered with another apiVersion than {V1}"),
     ],
-)
+)  # fmt: skip
 async def test_T68_a_wrong_answer_says_what_is_wrong(
     plugin: Plugin, answer: dict[str, Any], message: str
 ) -> None:

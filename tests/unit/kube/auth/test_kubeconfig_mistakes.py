@@ -15,11 +15,7 @@ from watchrelay.kube.auth.credentials import load_credentials
     ("cluster", "user", "message"),
     [
         ({"server": ""}, {}, "clusters[prod].cluster.server: is missing"),
-        (
-            {"certificate-authority-data": "%%"},
-            {},
-            "clusters[prod].cluster.certificate-authority-data: is not base64",
-        ),
+        ({"certificate-authority-data": "%%"}, {}, "clusters[prod].cluster.certificate-authority-data: is not base64"),
         (
             {"certificate-authority-data": b64(b"x")},
             {},
@@ -46,16 +42,8 @@ from watchrelay.kube.auth.credentials import load_credentials
             {},
             "clusters[prod].cluster.insecure-skip-tls-verify: must be true or false, not a string",
         ),
-        (
-            {},
-            {"token": 12},
-            "users[prod].user.token: must be a string, not a number (put it in quotes)",
-        ),
-        (
-            {},
-            {"client-certificate": "a"},
-            "users[prod].user.client-key: is missing: a certificate and its key come together",
-        ),
+        ({}, {"token": 12}, "users[prod].user.token: must be a string, not a number (put it in quotes)"),
+        ({}, {"client-certificate": "a"}, "users[prod].user.client-key: is missing: a certificate and its key come together"),
         (
             {},
             {"auth-provider": {"name": "gcp"}},
@@ -78,18 +66,10 @@ from watchrelay.kube.auth.credentials import load_credentials
                 "token alone)"
             ),
         ),
-        (
-            {},
-            {"as": "u", "as-user-extra": {"\u00b2": "x"}},
-            "users[prod].user.as-user-extra.\u00b2: must be a list of strings",
-        ),
-        (
-            {},
-            {"as-groups": ["g"]},
-            "users[prod].user.as: is missing: groups, uid and extra need a user to act as",
-        ),
+        ({}, {"as": "u", "as-user-extra": {"\u00b2": "x"}}, "users[prod].user.as-user-extra.\u00b2: must be a list of strings"),
+        ({}, {"as-groups": ["g"]}, "users[prod].user.as: is missing: groups, uid and extra need a user to act as"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_with_file_and_key(
     tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], message: str
 ) -> None:

@@ -11,18 +11,8 @@ from tests.unit.kube.auth.kubeconfigs import load, refusal, write_kubeconfig
 @pytest.mark.parametrize(
     ("server", "cluster", "environ", "expected"),
     [
-        (
-            "https://api:6443",
-            {"proxy-url": "http://proxy:3128"},
-            {"NO_PROXY": "*"},
-            "http://proxy:3128",
-        ),
-        (
-            "https://api:6443",
-            {"proxy-url": "https://proxy"},
-            {"HTTPS_PROXY": "http://other"},
-            "https://proxy",
-        ),
+        ("https://api:6443", {"proxy-url": "http://proxy:3128"}, {"NO_PROXY": "*"}, "http://proxy:3128"),
+        ("https://api:6443", {"proxy-url": "https://proxy"}, {"HTTPS_PROXY": "http://other"}, "https://proxy"),
         ("https://api:6443", {}, {"HTTPS_PROXY": "proxy:3128"}, "http://proxy:3128"),
         ("https://api:6443", {}, {"https_proxy": "http://proxy:3128"}, "http://proxy:3128"),
         ("https://api:6443", {}, {"HTTP_PROXY": "http://proxy:3128"}, None),
@@ -30,7 +20,7 @@ from tests.unit.kube.auth.kubeconfigs import load, refusal, write_kubeconfig
         ("https://localhost:6443", {}, {"HTTPS_PROXY": "http://proxy"}, None),
         ("https://[::1]:6443", {}, {"HTTPS_PROXY": "http://proxy"}, None),
     ],
-)
+)  # fmt: skip
 def test_T71_the_proxy_is_the_kubeconfigs_or_else_the_environments(
     tmp_path: Path,
     server: str,
