@@ -114,19 +114,6 @@ async def test_T53_no_two_streams_that_fail_together_keep_the_same_delays() -> N
         assert len(steps) == 100
 
 
-@pytest.mark.parametrize(
-    ("retry_after", "least_s", "most_s"),
-    [("3", 3, 5), ("0", 0.8, 1.8), ("-5", 0.8, 1.8), ("soon", 0.8, 1.8), ("99999", 300, 310)],
-)
-@virtual
-async def test_T54_retry_after_is_clamped(retry_after: str, least_s: float, most_s: float) -> None:
-    api = Api(pod("a", 1))
-    api.lists.append(text(503, "service unavailable", {"Retry-After": retry_after}))
-    async with following(api) as s:
-        await s.until(lambda: s.mirror.synced, 400)
-        assert least_s <= gaps(api.times("list"))[0] <= most_s
-
-
 @virtual
 async def test_one_stream_probes_for_all_and_the_others_follow_spread_out() -> None:
     api = Api(pod("a", 1))

@@ -1,5 +1,5 @@
 """The watch over real sockets, virtual time: cases of docs/watch-facts.md 13 about lists (T01-T13,
-T40-T43)."""
+T41)."""
 
 import asyncio
 import itertools
@@ -52,32 +52,6 @@ async def test_T01_three_pages_become_one_list_and_the_watch_starts_at_its_versi
         assert api.watch_requests[0].query["resourceVersion"] == "100"
         assert s.count("list_total", result="success") == 1
         assert s.count("list_objects") == 5
-
-
-@virtual
-async def test_T02_an_empty_page_with_a_token_is_not_the_end() -> None:
-    api = Api()
-    api.lists.extend(
-        [
-            says(page(100, [pod("a", 1)], "x")),
-            says(page(100, [], "y")),
-            says(page(100, [pod("c", 3)])),
-        ]
-    )
-    async with following(api, settled=True) as s:
-        assert s.mirror.names == ["a", "c"]
-        assert [r.query.get("continue") for r in api.list_requests] == [None, "x", "y"]
-
-
-def test_T03_an_empty_or_missing_token_ends_the_list() -> None:
-    async def scene(token: str | None) -> None:
-        api = Api()
-        api.lists.append(says(page(100, [pod("a", 1)], token)))
-        async with following(api, settled=True) as s:
-            assert (s.mirror.names, len(api.list_requests)) == (["a"], 1)
-
-    virtualtime.run(scene(""))
-    virtualtime.run(scene(None))
 
 
 @virtual
@@ -261,35 +235,6 @@ async def test_T09_a_list_cut_in_the_middle_is_void() -> None:
         assert s.mirror.changes == [("ADDED", "a"), ("ADDED", "b")]
 
 
-@virtual
-async def test_T10_what_is_no_list_is_a_failure_and_deletes_nothing() -> None:
-    api = Api(pod("a", 1))
-    async with following(api, settled=True) as s:
-        api.watches.append(says(EXPIRED, 410))
-        html = text(200, "<html>log in</html>", {"Content-Type": "text/html"})
-        api.lists.extend(
-            [
-                html,
-                text(200, ""),
-                says({"kind": "Status", "status": "Failure", "code": 503}, 200),
-            ]
-        )
-        await s.until(lambda: s.mirror.synced == 2, 700)
-        assert (s.mirror.names, len(s.mirror.changes)) == (["a"], 1)
-
-
-@virtual
-async def test_T11_a_relist_that_equals_what_the_watch_showed_changes_nothing() -> None:
-    api = Api(pod("a", 1))
-    async with following(api, settled=True) as s:
-        api.put(pod("b", 0))
-        await s.until(lambda: s.mirror.names == ["a", "b"])
-        changes = list(s.mirror.changes)
-        api.watches.append(says(EXPIRED, 410))
-        await s.until(lambda: s.mirror.synced == 2, 700)
-        assert s.mirror.changes == changes
-
-
 def test_T12_a_list_without_a_version_cannot_be_watched_and_is_asked_once_in_five_minutes() -> None:
     async def scene(version: str | None) -> None:
         api = Api()
@@ -321,24 +266,6 @@ async def test_T13_retry_after_is_obeyed_and_without_it_delays_double() -> None:
 
 
 @virtual
-async def test_T40_a_relist_removes_first_and_then_adds_and_changes() -> None:
-    api = Api(pod("changed", 1), pod("gone", 2), pod("same", 3))
-    api.bookmark_every_s = 0
-    async with following(api, settled=True) as s:
-        s.mirror.changes.clear()
-        api.delete("gone", tell=False)
-        api.put(pod("changed", 0), tell=False)
-        api.put(pod("new", 0), tell=False)
-        api.expire()
-        await s.until(lambda: s.mirror.synced == 2, 700)
-        assert s.mirror.changes == [
-            ("DELETED*", "gone"),
-            ("MODIFIED", "changed"),
-            ("ADDED", "new"),
-        ]
-
-
-@virtual
 async def test_T41_what_was_deleted_while_history_expired_is_removed_once() -> None:
     api = Api(pod("a", 1), pod("b", 2))
     async with following(api, settled=True) as s:
@@ -350,17 +277,6 @@ async def test_T41_what_was_deleted_while_history_expired_is_removed_once() -> N
         await s.until(lambda: s.mirror.synced == 2, 120)
         assert s.mirror.changes.count(("DELETED*", "b")) == 1
         assert s.mirror.names == ["a"]
-
-
-@virtual
-async def test_T43_an_empty_first_list_is_a_complete_list() -> None:
-    api = Api()
-    async with following(api, settled=True) as s:
-        assert [e for e in s.mirror.events if isinstance(e, ListBegun | ListDone)] == [
-            ListBegun(),
-            ListDone("100"),
-        ]
-        assert (s.status.state, s.mirror.held) == ("watching", {})
 
 
 @virtual

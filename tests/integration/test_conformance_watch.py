@@ -24,7 +24,7 @@ from tests.support.scripted_apiserver import (
     stream,
 )
 from tests.support.virtualtime import virtual
-from watchrelay.core.errors import Expired, Undecodable
+from watchrelay.core.errors import Undecodable
 from watchrelay.model.watch_output import CursorMoved, ServerSeen
 
 NO_CHANGES = (CursorMoved, ServerSeen)
@@ -185,17 +185,6 @@ async def test_T21_a_line_without_measure_ends_in_a_list_of_its_stream_alone() -
         )
         api.put(pod("b", 0))
         await s.until(lambda: s.mirror.names == ["a", "b"])
-
-
-@virtual
-async def test_T22_410_at_the_start_of_a_watch_makes_exactly_one_list() -> None:
-    api = Api(pod("a", 1))
-    api.watches.append(says(EXPIRED, 410))
-    async with following(api) as s:
-        await s.until(lambda: s.mirror.synced == 2)
-        await s.run_for(200)
-        assert [r.kind for r in api.asked] == ["list", "watch", "list", "watch"]
-        assert isinstance(s.mirror.troubles[0], Expired)
 
 
 def test_T23_410_as_an_event_makes_one_list_in_any_form() -> None:
@@ -437,35 +426,6 @@ async def test_T30_timeouts_vary_within_300_and_599_and_ours_is_longer_than_the_
         assert len(set(timeouts)) > 3
         assert all("timeout" not in r.query for r in api.watch_requests)
         assert s.mirror.troubles == []
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        json.dumps(failure(410, "Expired")).encode() + b"\n",
-        b'{"kind":"Status","status":"Failure","reason":"Expired","metadata":{}}\n',
-        b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Gone","details":null}}\n',
-    ],
-    ids=["bare status", "no code", "null details"],
-)
-@virtual
-async def test_T31_every_form_of_an_error_line_is_an_error(sent: bytes) -> None:
-    api = Api(pod("a", 1))
-    api.watches.append(stream(sent))
-    async with following(api) as s:
-        await s.until(lambda: s.mirror.synced == 2)
-        assert s.mirror.names == ["a"]
-
-
-@virtual
-async def test_T32_bookmarks_without_a_version_move_nothing() -> None:
-    api = Api(pod("a", 1))
-    nothing = b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{}}}\n'
-    api.watches.append(stream(2.0, bookmark(""), nothing))
-    async with following(api) as s:
-        await s.until(lambda: len(api.watch_requests) == 2)
-        assert api.watch_requests[1].query["resourceVersion"] == "100"
-        assert s.mirror.names == ["a"]
 
 
 def test_bookmarks_are_asked_for_unless_turned_off() -> None:

@@ -22,7 +22,6 @@ from tests.support.scripted_apiserver import (
     text,
 )
 from tests.support.virtualtime import virtual
-from watchrelay.model.watch_output import ListDone, ListedObjects, WatchedObjects
 
 # tests are named for the cases of the conformance list
 
@@ -241,59 +240,6 @@ async def test_T36_a_reconnect_after_the_list_is_a_plain_watch() -> None:
         await s.until(lambda: len(api.asked) == 3, 1300)
         assert streamed(api) == [True, False, False]
         assert (s.mirror.changes, s.mirror.synced) == (changes, 1)
-
-
-@virtual
-async def test_what_a_broken_streaming_list_brought_is_void() -> None:
-    api = Api(pod("a", 1))
-    api.watches.append(stream(line("ADDED", pod("phantom", 1)), then="reset"))
-    async with following(api, server_version=NEW) as s:
-        await s.until(lambda: s.mirror.synced == 1)
-        assert s.mirror.names == ["a"]
-
-
-@virtual
-async def test_changes_and_deletes_before_the_end_mark_belong_to_the_list() -> None:
-    api = Api()
-    lines = (
-        line("ADDED", pod("a", 1))
-        + line("ADDED", pod("b", 2))
-        + line("MODIFIED", pod("a", 3))
-        + line("DELETED", pod("b", 4))
-    )
-    api.watches.append(stream(lines, bookmark(5), bookmark(7, end=True), then="hang"))
-    async with following(api, server_version=NEW) as s:
-        await s.until(lambda: s.mirror.synced == 1)
-        assert s.mirror.held == {("shop", "a"): ("uid-a", "3")}
-        assert not any(isinstance(e, WatchedObjects) for e in s.mirror.events)
-        assert [
-            f.type for e in s.mirror.events if isinstance(e, ListedObjects) for f in e.objects
-        ] == [
-            "ADDED",
-            "ADDED",
-            "MODIFIED",
-            "DELETED",
-        ]
-
-
-@virtual
-async def test_only_the_value_true_marks_the_end() -> None:
-    api = Api()
-    fake = bookmark(5, end=True).replace(b'"true"', b'"false"')
-    api.watches.append(
-        stream(
-            line("ADDED", pod("a", 1)),
-            fake,
-            5.0,
-            line("ADDED", pod("b", 2)),
-            bookmark(7, end=True),
-            then="hang",
-        )
-    )
-    async with following(api, server_version=NEW) as s:
-        await s.until(lambda: s.mirror.synced == 1)
-        assert s.mirror.names == ["a", "b"]
-        assert [e for e in s.mirror.events if isinstance(e, ListDone)] == [ListDone("7")]
 
 
 @virtual

@@ -113,32 +113,6 @@ def test_reading_again_changes_nothing() -> None:
     assert epoch(state.of("pods")) == before
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (None, b"{}"),
-        (b"junk", b"{}"),
-        (b"other/pods", b"{}"),
-        (b"claim/pods", b"{"),
-        (b"claim/pods", b"[]"),
-        (b"claim/pods", b"{}"),
-        (b"claim/pods", b'{"instance":7}'),
-        (b"release/pods", b"{}"),
-        (b"release/pods", b'{"epoch":-1}'),
-        (b"stream/pods", b'{"epochBase":"1"}'),
-        (b"claim/pods", b'{"instance":"\xff"}'),
-        (b"claim/pods", b'{"instance":"a","from":' + b"[" * 100_000),
-    ],
-)
-def test_what_is_not_of_the_contract_is_refused_and_changes_nothing(
-    key: bytes | None, value: bytes
-) -> None:
-    state = read(described(1), claim("a"))
-    with pytest.raises(RecordRefused):
-        state.read(7, key, value)
-    assert epoch(state.of("pods")) == 2
-
-
 FROM = {"snapshot": "2-1", "begin": [4, 5]}
 
 

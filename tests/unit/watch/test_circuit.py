@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,11 +20,16 @@ from watchrelay.watch.circuit import (
 )
 
 
+def fails(breaker: CircuitBreaker, stream: int, now_s: float, **more: Any) -> bool:
+    """A request of the stream is admitted and fails: whether that opens the circuit."""
+    permit = breaker.admit(stream, now_s)
+    assert isinstance(permit, Permit)
+    return breaker.failed(stream, permit, now_s, **more)
+
+
 def open_breaker(*, now_s: float = 0.0, retry_after_s: float = 0.0) -> CircuitBreaker:
     breaker = CircuitBreaker(Random(1))
-    permit = breaker.admit(1, now_s)
-    assert isinstance(permit, Permit)
-    assert breaker.failed(1, permit, now_s, retry_after_s=retry_after_s)
+    assert fails(breaker, 1, now_s, retry_after_s=retry_after_s)
     return breaker
 
 
@@ -78,16 +84,12 @@ def test_a_failed_probe_opens_the_circuit_for_longer() -> None:
 def test_a_probe_that_cannot_connect_is_retried_soon_and_does_not_raise_later_delays() -> None:
     breaker, now_s = CircuitBreaker(Random(1)), 0.0
     for _ in range(20):
-        permit = breaker.admit(1, now_s)
-        assert isinstance(permit, Permit)
-        assert breaker.failed(1, permit, now_s, reached=False)
+        assert fails(breaker, 1, now_s, reached=False)
         assert isinstance(breaker.state, Open)
         assert 1.0 <= breaker.state.until_s - now_s <= 4.0
         now_s = breaker.state.until_s
     assert breaker.failures_in_row == 20
-    permit = breaker.admit(1, now_s)
-    assert isinstance(permit, Permit)
-    breaker.failed(1, permit, now_s)
+    fails(breaker, 1, now_s)
     assert breaker.failures_in_row == 1
     assert isinstance(breaker.state, Open)
     assert breaker.state.until_s - now_s < 1.6
@@ -98,9 +100,7 @@ def test_a_probe_that_was_not_sent_leaves_the_circuit_open_until_the_next_probe(
     reached: bool,
 ) -> None:
     breaker = CircuitBreaker(Random(1))
-    permit = breaker.admit(1, 0.0)
-    assert isinstance(permit, Permit)
-    breaker.failed(1, permit, 0.0, retry_after_s=7, reached=reached)
+    fails(breaker, 1, 0.0, retry_after_s=7, reached=reached)
     assert isinstance(breaker.admit(1, 7.0), Permit)
     assert breaker.admit(2, 7.5) == Denied(math.inf)
     assert not breaker.not_sent(2, 7.6), "it is not the prober"
@@ -140,9 +140,7 @@ def test_an_unavailable_server_gets_one_request_a_second_at_most(
     if broken:
         breaker.watch_broke(now_s)
     else:
-        closed = breaker.admit(99, now_s - 1.0)
-        assert isinstance(closed, Permit)
-        assert breaker.failed(99, closed, now_s - 1.0)
+        assert fails(breaker, 99, now_s - 1.0)
         assert breaker.open_until_s is not None
         now_s = breaker.open_until_s
     for stream, end in enumerate(ends):
@@ -178,9 +176,7 @@ def test_a_stream_that_fails_while_others_are_answered_opens_the_circuit_once() 
         now_s = 40.0 * round_
         assert isinstance(breaker.admit(2, now_s), Permit)
         breaker.answered(2, now_s)
-        permit = breaker.admit(1, now_s + 1)
-        assert isinstance(permit, Permit)
-        assert not breaker.failed(1, permit, now_s + 1, retry_after_s=300)
+        assert not fails(breaker, 1, now_s + 1, retry_after_s=300)
         assert isinstance(breaker.admit(3, now_s + 1), Permit), "the others pass"
     assert breaker.generation == 1
 
@@ -190,15 +186,9 @@ def test_a_stream_that_goes_on_failing_by_itself_opens_the_circuit_for_no_quiet_
     breaker.admit(2, 7.0)
     breaker.answered(2, 7.0)
     for now_s in (40.0, 100.0, 160.0):
-        permit = breaker.admit(1, now_s)
-        assert isinstance(permit, Permit)
-        assert not breaker.failed(1, permit, now_s)
-    permit = breaker.admit(2, 200.0)
-    assert isinstance(permit, Permit)
-    assert breaker.failed(2, permit, 200.0)
-    permit = breaker.admit(1, 300.0)
-    assert isinstance(permit, Permit)
-    assert breaker.failed(1, permit, 300.0), "the server has failed another stream since"
+        assert not fails(breaker, 1, now_s)
+    assert fails(breaker, 2, 200.0)
+    assert fails(breaker, 1, 300.0), "the server has failed another stream since"
     assert breaker.generation == 3
 
 
@@ -207,9 +197,7 @@ def test_a_stream_with_a_failure_of_its_own_is_no_probe_for_others() -> None:
     breaker.admit(2, 7.0)
     breaker.answered(2, 7.0)
     breaker.watch_broke(8.0)
-    permit = breaker.admit(1, 8.0)
-    assert isinstance(permit, Permit)
-    assert breaker.failed(1, permit, 8.0, retry_after_s=300)
+    assert fails(breaker, 1, 8.0, retry_after_s=300)
     assert breaker.open_until_s == 9.0
     assert isinstance(breaker.admit(3, 9.0), Permit)
 
@@ -241,9 +229,7 @@ def test_two_healthy_minutes_reset_the_level() -> None:
     breaker = open_breaker(retry_after_s=7)
     breaker.admit(1, 7.0)
     breaker.answered(1, 7.5)
-    permit = breaker.admit(1, 130.0)
-    assert isinstance(permit, Permit)
-    breaker.failed(1, permit, 130.0)
+    fails(breaker, 1, 130.0)
     assert breaker.failures_in_row == 1
 
 
@@ -264,9 +250,7 @@ def test_a_failed_probe_after_a_broken_watch_is_the_second_failure_of_its_row() 
     breaker = CircuitBreaker(Random(1))
     breaker.watch_broke(0.0)
     breaker.watch_broke(0.1)
-    probe = breaker.admit(1, 0.8)
-    assert isinstance(probe, Permit)
-    assert breaker.failed(1, probe, 0.8)
+    assert fails(breaker, 1, 0.8)
     assert breaker.failures_in_row == 2
     assert isinstance(breaker.state, Open)
     assert 1.6 <= breaker.state.until_s - 0.8 < 3.2

@@ -7,25 +7,19 @@ from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
     Expired,
     Interrupted,
-    NotFound,
     Unavailable,
     Undecodable,
 )
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, Page
-from watchrelay.model.resources import GONE
 from watchrelay.model.watch_output import (
     CursorMoved,
     ListBegun,
-    ResourceRemoved,
     WatchedObjects,
 )
 from watchrelay.watch.machine import start, step
 from watchrelay.watch.messages import (
-    CheckDiscovery,
     CheckLists,
     CheckVersion,
-    DeadlineReached,
-    DiscoveryChecked,
     FetchPage,
     FramesReceived,
     ListsChecked,
@@ -42,7 +36,7 @@ from watchrelay.watch.messages import (
     WatchEnded,
     WatchOpened,
 )
-from watchrelay.watch.states import BackingOff, ListingPages, NotServed, Pausing, State, Watching
+from watchrelay.watch.states import BackingOff, ListingPages, Pausing, State, Watching
 
 
 def test_it_starts_with_a_list_or_with_a_cursor_as_a_watch() -> None:
@@ -121,14 +115,6 @@ def test_a_bookmark_of_the_same_version_shows_that_the_server_answers() -> None:
     assert commands == (CursorMoved("100"), ReadWatch(state.read_until_s))
 
 
-def test_a_watch_that_lived_long_and_ended_cleanly_ends_the_row_of_failures() -> None:
-    by, backoff = rules(), Backoff(failures=6, last_failure_at_s=-1000.0)
-    for lived_s, failures in ((10.0, 6), (300.0, 0)):
-        state, commands = step(by, watching(by, backoff=backoff), WatchEnded(), lived_s)
-        assert isinstance(commands[-1], OpenWatch)
-        assert state.context.backoff.failures == failures
-
-
 def test_a_watch_that_outlived_the_longest_delay_is_reopened_after_the_shortest() -> None:
     by, now_s = rules(), 0.0
     state: State = watching(by)
@@ -203,32 +189,6 @@ def test_an_undecodable_object_of_a_streaming_list_is_skipped_by_the_next_one_wh
     state, _ = step(by, state, WatchOpened(), 60.0)
     _, commands = step(by, state, FramesReceived([Failure(bad), frame("a", "9")], 61.0), 61.0)
     assert Skipped((bad,)) in commands
-
-
-def test_a_relist_that_is_due_is_made_and_the_watch_is_not_called_silent() -> None:
-    by = rules()
-    _, commands = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 500.0)
-    assert isinstance(commands[-1], FetchPage)
-    assert not any(isinstance(command, Retrying) for command in commands)
-
-
-def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart() -> None:
-    by = rules()
-    state: State
-    state, commands = step(by, watching(by), RequestFailed(NotFound("404")), 10.0)
-    assert commands[-1] == CheckDiscovery()
-    gone, now_s = 0, 10.0
-    for _ in range(40):
-        state, commands = step(by, state, DiscoveryChecked(GONE), now_s)
-        gone += ResourceRemoved() in commands
-        assert gone == 0 or now_s >= 40.0
-        sleep = last(commands, Sleep)
-        now_s = sleep.until_s
-        state, commands = step(by, state, SleepEnded(), now_s)
-        if isinstance(commands[-1], FetchPage | OpenWatch):
-            state, commands = step(by, state, RequestFailed(NotFound("404")), now_s)
-    assert gone == 1
-    assert isinstance(state, NotServed)
 
 
 def test_an_event_that_cannot_happen_is_named() -> None:
