@@ -30,7 +30,7 @@ def failover(rig: Rig) -> list[Row]:
         first = stack.enter_context(Relay(rig, source, more={"sharding": {"enabled": True}}))
         first.await_snapshots()
         config = {key: value for key, value in first.daemon.config.items() if key != "observe"}
-        second = Daemon(config, rig.workspace.path, name=f"{first.cluster}-2")
+        second = Daemon(config, rig.workspace.path, name=f"{first.cluster}-2", environment={})
         stack.callback(second.kill)
         owner, other = first.daemon, started(second)
         arrivals = stack.enter_context(Arrivals(rig.bootstrap, first.topic))

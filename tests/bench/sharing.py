@@ -29,7 +29,7 @@ def standby(rig: Rig) -> list[Row]:
         owner = stack.enter_context(Relay(rig, source, more=_SHARED))
         owner.await_snapshots()
         config = {key: value for key, value in owner.daemon.config.items() if key != "observe"}
-        other = Daemon(config, rig.workspace.path, name=f"{owner.cluster}-2")
+        other = Daemon(config, rig.workspace.path, name=f"{owner.cluster}-2", environment={})
         stack.callback(other.kill)
         started(other)
         used = {"owner": list[float](), "standby": list[float]()}

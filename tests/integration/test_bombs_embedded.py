@@ -43,7 +43,7 @@ def test_bombs_on_every_topic_take_less_memory_than_a_pod_needs(
         testbed = Testbed(cluster, broker, tmp_path)
         testbed.make_topics("configmaps")
         testbed.config_maps(5)
-        relay = testbed.relay("configmaps")
+        relay = testbed.relay("configmaps", environment={})
         with relay:
             relay.await_ready()
             nested = batch([(b"k", bytes(1 << 20), [])] * 120, codec="zstd")
@@ -73,7 +73,7 @@ def test_foreign_records_on_the_control_topic_take_less_memory_than_a_pod_needs(
         testbed = Testbed(cluster, broker, tmp_path)
         testbed.make_topics("configmaps")
         testbed.config_maps(5)
-        relay = testbed.relay("configmaps")
+        relay = testbed.relay("configmaps", environment={})
         with relay:
             relay.await_ready(deadline_s=300.0)
             for number, kind in enumerate(controls.OWN):

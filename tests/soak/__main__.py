@@ -108,6 +108,7 @@ def _begin(stack: ExitStack, for_s: float, seed: int) -> Scene:
         *_STREAMS,
         kubeconfig=through,
         kafka={"bootstrapServers": [f"127.0.0.1:{to_kafka.port}"]},
+        environment={},
         **more,
     )
     namespaces = testbed.namespaces(12)

@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Self
 
 import yaml
 
+from tests.support.forked import Forked, Program
 from tests.support.process import PartError, Process, free_port, wait_until
 
 PROGRAM = Path(sys.executable).with_name("watchrelay")
@@ -81,15 +83,15 @@ def command(
 ) -> Outcome:
     """Runs `watchrelay` with these arguments to its end."""
     argv = [str(PROGRAM), *map(str, arguments)]
-    done = subprocess.run(
-        argv,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        env=clean_environment(environment),
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    with TemporaryFile("w+b") as out, TemporaryFile("w+b") as err:
+        program = Forked(argv, clean_environment(environment), out, err)
+        try:
+            code = program.wait(timeout_s)
+        finally:
+            program.kill()
+        for file in (out, err):
+            file.seek(0)
+        return Outcome(code, out.read().decode(), err.read().decode())
 
 
 class Daemon:
@@ -122,7 +124,9 @@ class Daemon:
         self._log = directory / f"{name}.log"
         self._rebuilds = Counter[str]()
         """In its former lives."""
-        self._process = Process(
+        # what an environment is for may be needed at the interpreter's start
+        kind = Program if environment is None else Process
+        self._process = kind(
             name, [PROGRAM, "run", "-c", self.file], log=self._log, environment=environment
         )
 

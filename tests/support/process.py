@@ -18,8 +18,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import IO, Self, TypeVar
+from typing import IO, Any, Protocol, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -155,6 +156,25 @@ def _sweep(base: Path) -> None:
             continue
 
 
+class Child(Protocol):
+    """A process that we started; see `subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def kill(self) -> None: ...
+
+
+def execute(argv: Sequence[str], *, stdin: Any = subprocess.DEVNULL, **more: Any) -> Child:
+    """Starts a program in a session of its own; the kernel kills it if we are killed."""
+    argv = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv]
+    start = partial(subprocess.Popen, argv, stdin=stdin, start_new_session=True, **more)
+    return _forker.submit(start).result()
+
+
 class Process:
     """One child process with its log; stopped with its owner, at exit, and by the kernel if we are
     killed."""
@@ -171,7 +191,7 @@ class Process:
         self.log = log
         self._argv = [str(argument) for argument in argv]
         self._environment = dict(environment or {})
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     @property
     def pid(self) -> int:
@@ -190,19 +210,12 @@ class Process:
         if not Path(self._argv[0]).exists() and shutil.which(self._argv[0]) is None:
             raise PartError(f"{self.name}: no program {self._argv[0]}")
         with self.log.open("ab") as log:
-            self._child = _forker.submit(self._fork, log).result()
+            self._child = self._start(log, {**os.environ, **self._environment})
         atexit.register(self.kill)
         return self
 
-    def _fork(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self._argv],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **self._environment},
-            start_new_session=True,
-        )
+    def _start(self, log: IO[bytes], environment: Mapping[str, str]) -> Child:
+        return execute(self._argv, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
     def await_ready(self, ready: Callable[[], object], *, deadline_s: float = 60.0) -> None:
         """Returns once `ready` is true; raises PartError with the log's tail if the process ends or
