@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from tests.support.extent import few
 from tests.support.mirror import mirror, records_of
 from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.config import Settings
@@ -77,8 +78,9 @@ async def forget(kafka: EmbeddedKafka, stream: str) -> None:
         await producer.send_and_wait(CONTROL, key=f"stream/{stream}".encode(), value=None)
 
 
+@pytest.mark.parametrize("cured", few(["between two lives", "while it runs"], 1))
 async def test_a_relay_goes_on_at_a_mirror_and_comes_back(
-    world: World, target: EmbeddedKafka
+    world: World, target: EmbeddedKafka, cured: str
 ) -> None:
     make_topics(world.kafka, STATE)
     make_topics(target, *TOPICS)
@@ -101,10 +103,14 @@ async def test_a_relay_goes_on_at_a_mirror_and_comes_back(
             "it says what to do",
             lambda: (row := relay.row("pods")) and "delete the record stream/pods" in row.waits_for,
         )
-        await forget(target, "pods")
-        await whole(relay)
+        if cured == "while it runs":  # it looks again after half a minute
+            await forget(target, "pods")
+            await whole(relay)
         relay.daemon.stop()
         assert await relay.ended() == 0
+    if cured == "between two lives":
+        await forget(target, "pods")
+        await live(settings_on(world, target))
     assert (await read(target, control_topic=CONTROL))[0] == {"default/kept"}
     last = [each for each in await records_of(target.bootstrap, STATE) if b"old" in each.key][-1]
     assert last.value is None
