@@ -4,6 +4,7 @@ reasons beside exceptions."""
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,13 +94,15 @@ SUFFIXES = {
 }
 
 EXCEPTION = re.compile(
-    r"#\s*(?P<what>noqa|type: ignore)(?P<codes>: [A-Z0-9, ]+|\[[a-z, -]+\])?(?P<reason>.*)"
+    r"#[ \t]*(?P<what>noqa|type: ignore)(?P<codes>: [A-Z0-9, ]+|\[[a-z, -]+\])?(?P<reason>.*)"
 )
 NOT_SOURCE = {".git", ".venv", "__pycache__", "node_modules", "build", "dist"}
 
 
-def files() -> Iterator[Path]:
+@functools.cache
+def files() -> list[Path]:
     """Every file of the tree that people write, caches and builds left out."""
+    found = []
     for path in sorted(ROOT.rglob("*")):
         parts = path.relative_to(ROOT).parts
         generated = (
@@ -115,20 +118,50 @@ def files() -> Iterator[Path]:
             and path.suffix in SUFFIXES
             and not path.name.startswith(".coverage")
         ):
-            yield path
+            found.append(path)
+    return found
 
 
-FILES = list(files())
-PYTHON = [path for path in FILES if path.suffix == ".py"]
-MODULES = [path for path in PYTHON if PACKAGE in path.parents]
+def python() -> list[Path]:
+    return [path for path in files() if path.suffix == ".py"]
+
+
+def modules() -> list[Path]:
+    return [path for path in python() if PACKAGE in path.parents]
 
 
 def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
+def text_of(path: Path) -> str:
+    return path.read_text(errors="replace")
+
+
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(text_of(path)))]
+
+
+def places(pattern: re.Pattern[str], path: Path, text: str = "") -> Iterator[str]:
+    """Where the pattern is found in a file, or in another text of as many lines."""
+    text = text or text_of(path)
+    for found in pattern.finditer(text):
+        yield f"{named(path)}:{text.count(chr(10), 0, found.start()) + 1}: {found[0]}"
+
+
+def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Those in its statements."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield each
+        if not isinstance(each, ast.expr):
+            yield from functions(each)
+
+
 def test_no_file_is_longer_than_one_can_read() -> None:
-    lengths = {named(path): len(path.read_text().splitlines()) for path in PYTHON}
+    lengths = {named(path): len(text_of(path).splitlines()) for path in python()}
     assert {
         name: lines
         for name, lines in lengths.items()
@@ -138,23 +171,21 @@ def test_no_file_is_longer_than_one_can_read() -> None:
 
 def test_no_function_is_longer_than_one_can_see() -> None:
     long = {}
-    for path in PYTHON:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-                and node.end_lineno is not None
-            ):
-                lines = node.end_lineno - node.lineno + 1
+    for path in python():
+        if text_of(path).count("\n") > FUNCTION_LINES_MAX:
+            for function in functions(ast.parse(text_of(path))):
+                assert function.end_lineno is not None
+                lines = function.end_lineno - function.lineno + 1
                 if lines > FUNCTION_LINES_MAX:
-                    long[f"{named(path)}: {node.name}"] = lines
+                    long[f"{named(path)}: {function.name}"] = lines
     assert long == {}
 
 
 def test_no_class_holds_more_than_one_can_keep_in_mind() -> None:
     """Of what it assigns to itself: settings, structs and tables of metrics are declared."""
     large = {}
-    for path in MODULES:
-        for owner in ast.walk(ast.parse(path.read_text())):
+    for path in modules():
+        for owner in nodes_of(path):
             if isinstance(owner, ast.ClassDef):
                 held = {
                     node.attr
@@ -170,7 +201,9 @@ def test_no_class_holds_more_than_one_can_keep_in_mind() -> None:
 
 def test_every_module_opens_with_what_it_is() -> None:
     assert [
-        named(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))
+        named(path)
+        for path in modules()
+        if not isinstance(module := nodes_of(path)[0], ast.Module) or not ast.get_docstring(module)
     ] == []
 
 
@@ -178,9 +211,9 @@ def test_a_status_is_reported_to_and_decides_nothing() -> None:
     reports = {"acked", "failed", "follow", "queues", "received", "recovered", "renew"}
     reads = [
         f"{named(path)}:{node.lineno}: {ast.unparse(node)}"
-        for path in MODULES
-        if "observe.status import" in path.read_text() and not {"observe", "demo"} & {*path.parts}
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path in modules()
+        if "observe.status import" in text_of(path) and not {"observe", "demo"} & {*path.parts}
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Load)
         and node.attr not in reports
@@ -193,74 +226,56 @@ def test_a_status_is_reported_to_and_decides_nothing() -> None:
 
 def test_every_metric_is_updated_somewhere_or_listed_with_a_reason() -> None:
     text = "\n".join(
-        path.read_text() for path in MODULES if path != PACKAGE / "observe" / "metrics.py"
+        text_of(path) for path in modules() if path != PACKAGE / "observe" / "metrics.py"
     )
-    idle = {
-        name
-        for name in CATALOGUE
-        if not re.search(
-            rf'\.{re.escape(COUNTED_BY.get(name, name))}(_total)?\b|(gauge|counter|histogram)\("{name}"\)',
-            text,
-        )
+    used = {
+        *re.findall(r"\.(\w+?)(?:_total)?\b", text),
+        *re.findall(r"\.(?=(\w+\.\w+))", text),
+        *re.findall(r'\b(?:gauge|counter|histogram)\("(\w+)"\)', text),
     }
+    idle = {name for name in CATALOGUE if COUNTED_BY.get(name, name) not in used}
     assert idle == set(NOT_UPDATED)
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_the_tree_is_free_of(what: str) -> None:
-    pattern, found = FORBIDDEN[what], []
-    for path in FILES:
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-            if pattern.search(line):
-                found.append(f"{named(path)}:{number}: {line.strip()[:100]}")
-    assert found == []
+    assert [place for path in files() for place in places(FORBIDDEN[what], path)] == []
 
 
 def test_the_tree_has_one_word_for_one_thing() -> None:
-    left = {
-        f"{named(path)}:{number}: {found[0]}"
-        for path in PYTHON
+    assert [
+        place
+        for path in python()
         if "demo" not in path.parts and path != Path(__file__)
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if (found := RETIRED.search(line))
-    }
-    assert left == set()
+        for place in places(RETIRED, path)
+    ] == []
 
 
 def test_the_tree_uses_technical_terms() -> None:
     """The descriptions in test vectors are part of files that do not change."""
-    left = {
-        f"{named(path)}:{number}: {found[0]}"
-        for path in FILES
+    assert [
+        place
+        for path in files()
         if path.parent != ROOT / "tests" / "vectors" and path != Path(__file__)
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
-        if (found := IDIOM.search(PUBLIC_NAMES.sub("", line)))
-    }
-    assert left == set()
+        for place in places(IDIOM, path, PUBLIC_NAMES.sub("", text_of(path)))
+    ] == []
 
 
 def test_the_package_has_plain_sentences() -> None:
-    left = {
-        f"{named(path)}:{number}: {found[0]}"
-        for path in MODULES
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if (found := STIFF.search(line))
-    }
-    assert left == set()
+    assert [place for path in modules() for place in places(STIFF, path)] == []
 
 
 def test_every_exception_from_a_rule_carries_its_reason() -> None:
     """In tests the code of a `type: ignore` is reason enough: they hand in on purpose what the
     types forbid."""
     bare = []
-    for path in PYTHON:
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            for found in EXCEPTION.finditer(line) if path != Path(__file__) else ():
-                typed_in_a_test = found["what"] == "type: ignore" and PACKAGE not in path.parents
-                if not found["codes"] or not (
-                    typed_in_a_test or re.search(r"\w+ \w+", found["reason"])
-                ):
-                    bare.append(f"{named(path)}:{number}: {line.strip()[:120]}")
+    for path in python():
+        for found in EXCEPTION.finditer(text_of(path)) if path != Path(__file__) else ():
+            typed_in_a_test = found["what"] == "type: ignore" and PACKAGE not in path.parents
+            if not found["codes"] or not (
+                typed_in_a_test or re.search(r"\w+ \w+", found["reason"])
+            ):
+                bare.append(f"{named(path)}: {found[0]}")
     assert bare == []
 
 
@@ -274,9 +289,8 @@ def test_tests_let_time_pass_in_named_places_only() -> None:
     }
     sleeping = {
         named(path)
-        for path in PYTHON
-        if named(path).startswith("tests/")
-        and re.search(r"\btime\.slee" + r"p\(", path.read_text())
+        for path in python()
+        if named(path).startswith("tests/") and re.search(r"\btime\.slee" + r"p\(", text_of(path))
     }
     assert sleeping == homes
 

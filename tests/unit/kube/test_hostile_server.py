@@ -202,16 +202,12 @@ async def test_an_error_body_without_end_is_read_as_far_as_it_is_useful() -> Non
     assert len(await refused_then_served(endless, Unavailable)) < 600
 
 
-@pytest.mark.parametrize(
-    "head",
-    [{"X-Long": "x" * 100_000}, {f"X-{n}": "x" * 60_000 for n in range(3000)}],
-    ids=["one", "many"],
-)
-async def test_headers_without_measure_are_no_http(head: dict[str, str]) -> None:
+@pytest.mark.parametrize(("count", "size"), [(1, 100_000), (3000, 60_000)], ids=["one", "many"])
+async def test_headers_without_measure_are_no_http(count: int, size: int) -> None:
     async def long(request: Request, reply: Reply) -> None:
-        await reply.start(200, head, length=0)
+        await reply.start(200, {f"X-{number}": "x" * size for number in range(count)}, length=0)
 
-    if len(head) == 1:
+    if count == 1:
         assert "not HTTP" in await refused_then_served(long, Unavailable)
     else:
         await refused_then_served(long, Unavailable)

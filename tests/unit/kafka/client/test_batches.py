@@ -7,6 +7,7 @@ import gzip
 import struct
 import tracemalloc
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -155,25 +156,36 @@ def test_exactly_the_limit_is_unpacked_and_a_byte_more_is_not(codec: str) -> Non
         unpacked(codec, packed, 3 * MIB - 1)
 
 
-BOMBS: dict[str, bytes] = {
-    **{codec: compressed(bytes(64 * MIB), codec) for codec in ("gzip", "snappy", "lz4", "zstd")},
-    "zstd, no size": zstandard.ZstdCompressor(write_content_size=False).compress(bytes(64 * MIB)),
-    "zstd, many frames": compressed(bytes(MIB), "zstd") * 64,
-    "snappy, plain": bytes(cramjam.snappy.compress_raw(bytes(64 * MIB))),
-    "snappy, a size that is a lie": b"\xff\xff\xff\xff\x0f" + b"\0" * 9,
-    "lz4, many frames": compressed(bytes(MIB), "lz4") * 64,
+def zeros(codec: str) -> bytes:
+    return compressed(bytes(64 * MIB), codec)
+
+
+def lying() -> bytes:
+    packed = bytearray(zeros("zstd"))
+    struct.pack_into("<I", packed, 5, 1000)  # the frame's content size, in four bytes
+    return bytes(packed)
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    **{codec: partial(zeros, codec) for codec in ("gzip", "snappy", "lz4", "zstd")},
+    "zstd, no size": lambda: zstandard.ZstdCompressor(write_content_size=False).compress(
+        bytes(64 * MIB)
+    ),
+    "zstd, a size that is a lie": lying,
+    "zstd, many frames": lambda: compressed(bytes(MIB), "zstd") * 64,
+    "snappy, plain": lambda: bytes(cramjam.snappy.compress_raw(bytes(64 * MIB))),
+    "snappy, a size that is a lie": lambda: b"\xff\xff\xff\xff\x0f" + b"\0" * 9,
+    "lz4, many frames": lambda: compressed(bytes(MIB), "lz4") * 64,
 }
-lying = bytearray(BOMBS["zstd"])
-struct.pack_into("<I", lying, 5, 1000)  # the frame's content size, in four bytes
-BOMBS["zstd, a size that is a lie"] = bytes(lying)
 
 
 @pytest.mark.parametrize("kind", BOMBS)
 def test_no_bomb_takes_more_memory_than_its_limit(kind: str) -> None:
+    packed = BOMBS[kind]()
     tracemalloc.start()
     try:
         with pytest.raises((TooLarge, Broken)):
-            unpacked(kind.partition(",")[0], BOMBS[kind], 4 * MIB)
+            unpacked(kind.partition(",")[0], packed, 4 * MIB)
         assert tracemalloc.get_traced_memory()[1] < 10 * MIB
     finally:
         tracemalloc.stop()
