@@ -208,7 +208,7 @@ def test_every_module_opens_with_what_it_is() -> None:
 
 
 def test_a_status_is_reported_to_and_decides_nothing() -> None:
-    reports = {"acked", "failed", "follow", "queues", "received", "recovered", "renew"}
+    reports = {"acked", "failed", "follow", "received", "recovered", "renew"}
     reads = [
         f"{named(path)}:{node.lineno}: {ast.unparse(node)}"
         for path in modules()

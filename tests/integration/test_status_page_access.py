@@ -14,7 +14,7 @@ from tests.support.browser import Browser, Page
 from tests.support.troubles import trouble
 from watchrelay.core import clock
 from watchrelay.core.trouble import Cause
-from watchrelay.observe.status import StatusRegistry
+from watchrelay.observe.status import QueuedNow, StatusRegistry
 
 _TOOLS = Path(__file__).resolve().parents[2] / "tools" / "pagetools.sh"
 HOSTILE = (
@@ -82,7 +82,7 @@ def everything_is_wrong(statuses: StatusRegistry) -> None:
     live(statuses, "events").failed(
         "records", trouble("no acknowledgement from kafka at kafka-0:9092 for 12 s")
     )
-    live(statuses, "jobs.batch").queues(records=40_000, size_bytes=9_000_000, dirty_keys=812)
+    live(statuses, "jobs.batch").queues = QueuedNow(40_000, 9_000_000, 812, clock.wall_ms())
     statuses.open("services").progress.state = "listing"
     live(statuses, "ingresses").progress.state = "standby"
     live(statuses, "leases").progress.state = "stopped"

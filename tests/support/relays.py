@@ -200,6 +200,13 @@ class Rig:
             yield
             running.cancel()
 
+    def gauge(self, name: str) -> float:
+        """What a gauge of the stream shows."""
+        labels = {"stream": self.spec.id}
+        shown = self.metrics.registry.get_sample_value(f"watchrelay_{name}", labels)
+        assert shown is not None, f"no series of {name}"
+        return shown
+
     def say(self, changes: list[ObjectChange], reason: Reason = "watch") -> None:
         """What a reflector does with the changes of one batch."""
         self.relay.push(changes, reason=reason, received_at_s=asyncio.get_running_loop().time())

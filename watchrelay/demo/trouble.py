@@ -64,7 +64,9 @@ class Trouble:
 
     def _sent(self) -> bool:
         streams = self._statuses.streams.values()
-        return not self._statuses.problems and not any(each.queued_records for each in streams)
+        return not self._statuses.problems and not any(
+            each.queues.queued_records for each in streams
+        )
 
     async def _healed(self, condition: Callable[[], bool]) -> None:
         began_s = clock.now_s()

@@ -65,12 +65,12 @@ def judge(status: StreamStatus, now_ms: int) -> StreamVerdict:
             "retrying", Trouble("", Cause.KUBERNETES, why, since_ms=status.state_ms)
         )
     waiting_ms = status.waiting_since_ms()
-    if status.dirty_keys or (waiting_ms and now_ms - waiting_ms > BEHIND_AFTER_MS):
-        queued = f"{status.queued_records:,} records queued"
-        if status.dirty_keys:
-            queued += f", {status.dirty_keys:,} objects waiting to be queued"
+    if status.queues.dirty_keys or (waiting_ms and now_ms - waiting_ms > BEHIND_AFTER_MS):
+        queued = f"{status.queues.queued_records:,} records queued"
+        if status.queues.dirty_keys:
+            queued += f", {status.queues.dirty_keys:,} objects waiting to be queued"
         return StreamVerdict(
-            "behind", Trouble("", Cause.BACKLOG, queued, since_ms=status.queued_ms)
+            "behind", Trouble("", Cause.BACKLOG, queued, since_ms=status.queues.queued_ms)
         )
     if status.state == "standby":
         return StreamVerdict("standby")
@@ -245,9 +245,9 @@ def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, 
         if status.lag_ms is None
         else round(status.lag_ms, 1 if status.lag_ms < 10 else 0),
         "waiting": waiting_ms if waiting_ms and now_ms - waiting_ms > _SETTLED_MS else None,
-        "queued": status.queued_records,
-        "queuedBytes": status.queued_bytes,
-        "dirtyKeys": status.dirty_keys,
+        "queued": status.queues.queued_records,
+        "queuedBytes": status.queues.queued_bytes,
+        "dirtyKeys": status.queues.dirty_keys,
         "error": None if trouble is None else trouble.message,
         "errorSince": None if trouble is None else trouble.since_ms,
         "next": status.next_attempt_ms,

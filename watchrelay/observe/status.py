@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from watchrelay.core import clock
 from watchrelay.core.text import counted, short
@@ -110,6 +110,37 @@ class EventRate:
         return present * young * 1000 / BIN_MS if now == newest + 1 else 0.0
 
 
+class Queued(Protocol):
+    """What a stream has queued for Kafka; the writer's queues."""
+
+    @property
+    def queued_records(self) -> int: ...
+    @property
+    def queued_bytes(self) -> int: ...
+    @property
+    def dirty_keys(self) -> int:
+        """Objects whose present state waits to be queued, because the queue was full."""
+        ...
+
+    @property
+    def queued_ms(self) -> int:
+        """Since when there is always something queued; of no meaning when nothing is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedNow:
+    """A moment of `Queued`."""
+
+    queued_records: int = 0
+    queued_bytes: int = 0
+    dirty_keys: int = 0
+    queued_ms: int = 0
+
+
+NOTHING_QUEUED: Final = QueuedNow()
+
+
 @dataclass(slots=True)
 class StreamStatus:
     """What is shown of one stream's present, and how it came to it; it decides nothing. Units:
@@ -119,9 +150,8 @@ class StreamStatus:
     `assigned`: False where replicas share the streams,
     and this one cannot start anywhere. `warm`: of a stream that another replica writes, the log was
     read to its end, and is followed.
-    `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
-    first event. `queued_ms`: since when there is always something queued; 0 when nothing is.
+    first event.
     `objects` and `owner` of a stream that another replica writes are those of its newest snapshot
     and claim. `transitions_count`: transitions since the start, so that a reader knows when there
     are new ones."""
@@ -140,12 +170,9 @@ class StreamStatus:
     last_snapshot: str | None = None
     last_event_ms: int | None = None
     last_bookmark_ms: int | None = None
-    dirty_keys: int = 0
+    queues: Queued = NOTHING_QUEUED
     lag_ms: float | None = None
     acked_ms: int = 0
-    queued_ms: int = 0
-    queued_records: int = 0
-    queued_bytes: int = 0
     event_rate: EventRate = field(default_factory=EventRate)
     history: list[Transition] = field(default_factory=list)
     transitions_count: int = 0
@@ -239,12 +266,10 @@ class StreamStatus:
         newest = (self.troubles[by] for by in reversed(self.troubles) if by != "records")
         return next(newest, self.troubles.get("records"))
 
-    def acked(self, *, lag_s: float | None, rest: bool, idle: bool = False) -> None:
-        """A batch is acknowledged; its slowest event took `lag_s` (None: no event). `rest`:
-        more is queued; `idle`: the batch held markers alone, so that the lag falls back to 0."""
+    def acked(self, *, lag_s: float | None, idle: bool = False) -> None:
+        """A batch is acknowledged; its slowest event took `lag_s` (None: no event). `idle`: the
+        batch held markers alone, so that the lag falls back to 0."""
         self.acked_ms = clock.wall_ms()
-        if not rest:
-            self.queued_ms = self.queued_records = self.queued_bytes = 0
         if lag_s is not None:
             self.lag_ms = lag_s * 1000
         elif idle and self.lag_ms:
@@ -258,13 +283,12 @@ class StreamStatus:
             self.last_event_ms = now_ms
             self.event_rate.count(now_ms, objects)
 
-    def queues(self, *, records: int, size_bytes: int, dirty_keys: int) -> None:
-        self.queued_records, self.queued_bytes, self.dirty_keys = records, size_bytes, dirty_keys
-        self.queued_ms = (self.queued_ms or clock.wall_ms()) if records or dirty_keys else 0
-
     def waiting_since_ms(self) -> int:
         """Since when what is queued waits without any acknowledgement; 0 when nothing is queued."""
-        return max(self.queued_ms, self.acked_ms) if self.queued_ms else 0
+        queues = self.queues
+        if not queues.queued_records and not queues.dirty_keys:
+            return 0
+        return max(queues.queued_ms, self.acked_ms)
 
     @property
     def role(self) -> Role:
@@ -293,7 +317,7 @@ class StreamStatus:
             "lastBookmark": _time(self.last_bookmark_ms),
             "waitsFor": self.waits_for or None,
             "complete": self.complete,
-            "dirtyKeys": self.dirty_keys,
+            "dirtyKeys": self.queues.dirty_keys,
         }
 
     def history_json(self) -> list[dict[str, str]]:

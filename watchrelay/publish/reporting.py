@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 from watchrelay.core.timestamps import parse_timestamp, rfc3339
 from watchrelay.model.streams import StreamSpec
+from watchrelay.observe.status import NOTHING_QUEUED, Queued
 from watchrelay.publish.partition_queue import RenderedBatch
 from watchrelay.publish.ports import WriterContext
 from watchrelay.publish.snapshots import Snapshot
@@ -36,6 +37,22 @@ class PublishReporter:
         self._metrics.stream_epoch.set(epoch)
 
     @contextmanager
+    def showing_queues(self, queues: StreamQueues) -> Iterator[None]:
+        """Show what is queued. After the block, what was not sent is no longer queued."""
+        self._show_queued(queues)
+        try:
+            yield
+        finally:
+            self._show_queued(NOTHING_QUEUED)
+            self._metrics.snapshot_running.set(0)
+
+    def _show_queued(self, queued: Queued) -> None:
+        metrics, self._context.status.queues = self._metrics, queued
+        metrics.queue_records.set_function(lambda: queued.queued_records)
+        metrics.queue_bytes.set_function(lambda: queued.queued_bytes)
+        metrics.queue_dirty_keys.set_function(lambda: queued.dirty_keys)
+
+    @contextmanager
     def showing_age(self, queues: StreamQueues) -> Iterator[None]:
         """Show how old is what consumers have. After the block it grows older, and the queues are
         not kept for that."""
@@ -57,24 +74,17 @@ class PublishReporter:
         slowest_s = self._metrics.relay_lag.observe_batch(batch.received_at_s, now_s)
         # markers alone, and nothing left: the stream is idle, so the lag shown falls back to 0
         only_markers = len(batch.markers) == len(batch.records) and queues.empty
-        status.acked(lag_s=slowest_s, rest=not queues.empty, idle=only_markers)
+        status.acked(lag_s=slowest_s, idle=only_markers)
         if batch.markers and batch.markers[-1].marker.kind != "claim":
             status.frontier = queues.frontier
         if self._context.progress.next_acked is not None:
             self._context.progress.acked()
 
-    def queued(self, queues: StreamQueues, now_s: float) -> None:
-        """Update the queue metrics and status. `now_s` is monotonic."""
-        dirty, skipped = queues.dirty_keys, queues.take_skipped()
-        metrics = self._metrics
-        metrics.queue_records.set(queues.queued_records)
-        metrics.queue_bytes.set(queues.queued_bytes)
-        metrics.queue_dirty_keys.set(dirty)
-        self._context.status.queues(
-            records=queues.queued_records, size_bytes=queues.queued_bytes, dirty_keys=dirty
-        )
-        if skipped:
-            metrics.events_conflated_total.inc(skipped)
+    def skipped(self, queues: StreamQueues, now_s: float) -> None:
+        """Count the states that were skipped, and log that an overload ended. Called unless
+        `queues.skipped` is None. `now_s` is monotonic."""
+        skipped = queues.take_skipped()
+        self._metrics.events_conflated_total.inc(skipped)
         if self._overload is not None:
             began_at_s, count = self._overload
             self._overload = (began_at_s, count + skipped)
@@ -86,14 +96,6 @@ class PublishReporter:
                     "states_skipped": count + skipped,
                 }
                 log.info("overload ended: the present state of each object is queued", extra=extra)
-
-    def ended(self) -> None:
-        """Report that the writer's tasks ended: what they have not sent is no longer queued."""
-        metrics = self._metrics
-        for gauge in (metrics.queue_records, metrics.queue_bytes, metrics.queue_dirty_keys):
-            gauge.set(0)
-        metrics.snapshot_running.set(0)
-        self._context.status.queues(records=0, size_bytes=0, dirty_keys=0)
 
     def partition_conflated(self, queues: StreamQueues, now_s: float) -> None:
         """Log that an overload began, at most once in `LOG_EVERY_S`. `now_s` is monotonic."""

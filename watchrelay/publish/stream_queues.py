@@ -89,6 +89,8 @@ class StreamQueues:
         self.queued_bytes = self.queued_records = 0
         """Of what is queued or not acknowledged yet: `queued_records` with markers, `queued_bytes`
         without."""
+        self.queued_ms = 0
+        """Since when there is always something queued, wall time; of no meaning while `empty`."""
         self.object_records = 0
         """Records of objects queued so far, except those that were removed before they were
         sent."""
@@ -111,7 +113,10 @@ class StreamQueues:
         self._fitting, self._soft_bytes = fitting, soft_bytes
         self._trailing_tombstones = trailing_tombstones
         self._bound_bytes, self._partition_conflated = bound_bytes, partition_conflated
-        self._conflating = self._skipped = 0
+        self._conflating = 0
+        self.skipped: int | None = None
+        """States of ended conflations, for which there will be no record, since the last
+        `take_skipped`; None unless a partition is conflated, or was since then."""
 
     @property
     def empty(self) -> bool:
@@ -148,11 +153,12 @@ class StreamQueues:
 
     def take_skipped(self) -> int:
         """States skipped, for which there will be no record, since the last call."""
+        skipped = self.skipped or 0
         for queue in self.partitions:
             if queue.dirty is not None:
-                self._skipped += queue.dirty.skipped
+                skipped += queue.dirty.skipped
                 queue.dirty.skipped = 0
-        skipped, self._skipped = self._skipped, 0
+        self.skipped = 0 if self._conflating else None
         return skipped
 
     def lower_frontier(self) -> None:
@@ -188,6 +194,8 @@ class StreamQueues:
         """
         if self._conflating:
             changes = self._mark_dirty(changes, received_at_s)
+        elif not self.queued_records:
+            self.queued_ms = time_ms
         partitions, uncounted_keys = self.by_partition, self.uncounted_keys
         remaining = self.snapshot_remaining
         packed_max, raw_room = self._fitting.packed_max, self._soft_bytes - self.queued_bytes
@@ -285,6 +293,8 @@ class StreamQueues:
         return value, trimmed, value_hash
 
     def _append(self, queue: PartitionQueue, *items: QueuedRecord) -> None:
+        if self.empty:
+            self.queued_ms = items[0].time_ms
         queue.waiting.extend(items)
         self.last_record_number += len(items)
         for item in items:
@@ -427,6 +437,8 @@ class StreamQueues:
         marker = QueuedMarker(
             kind, frontier, time_ms, after_record, seen_ms, snapshot, queue.lowerings
         )
+        if self.empty:
+            self.queued_ms = time_ms
         queue.waiting.append(marker)
         self.queued_records += 1
 
@@ -578,6 +590,7 @@ class StreamQueues:
             0,
         )
         self._conflating += 1
+        self.skipped = self.skipped or 0
         if type(waiting[0]) is QueuedRecord and waiting[0].trailing_tombstone:
             queue.waiting.append(waiting.popleft())
         for item in waiting:
@@ -636,7 +649,7 @@ class StreamQueues:
             dirty.skipped += max(0, dirty_key.states - published)
         if dirty:
             return False
-        self._skipped += dirty.skipped
+        self.skipped = (self.skipped or 0) + dirty.skipped
         self._conflating -= 1
         queue.dirty = None
         return True

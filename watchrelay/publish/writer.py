@@ -304,8 +304,9 @@ class StreamWriter:
 
     async def _run_tasks(self, start: Callable[[asyncio.TaskGroup], None]) -> None:
         try:
-            async with asyncio.TaskGroup() as self._tasks:
-                start(self._tasks)
+            with self._reporter.showing_queues(self._queues):
+                async with asyncio.TaskGroup() as self._tasks:
+                    start(self._tasks)
         except BaseExceptionGroup as group:
             if group.subgroup(Fenced) is None:
                 raise
@@ -313,7 +314,6 @@ class StreamWriter:
             raise fenced_by(group, f"stream {self.spec.id}: {message}") from group
         finally:
             self._tasks = None
-            self._reporter.ended()
             self._oversize.ended()
             self._flush_trigger.cancel()
             for queue in self._queues.partitions:
@@ -447,7 +447,8 @@ class StreamWriter:
                 self._send(queue, self._render(queue))
             elif queue.next is None and queue.waiting_bytes >= self._context.batch_bytes:
                 queue.next = self._render(queue)
-        self._reporter.queued(self._queues, self._now_s())
+        if self._queues.skipped is not None:
+            self._reporter.skipped(self._queues, self._now_s())
 
     def _refill(self, queue: PartitionQueue) -> None:
         """Queue a batch of dirty keys of a conflated partition."""
@@ -560,7 +561,8 @@ class StreamWriter:
 
     def _heartbeat(self) -> None:
         """Queue a heartbeat on each partition, unless repairs are to come before it."""
-        self._reporter.queued(self._queues, self._now_s())
+        if self._queues.skipped is not None:
+            self._reporter.skipped(self._queues, self._now_s())
         if machine.may_send_heartbeat(self._phase) and not self._repairs.waiting:
             self._queues.heartbeat(frontier=machine.frontier(self._phase), time_ms=self._wall_ms())
             self._request_flush()

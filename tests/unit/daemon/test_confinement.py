@@ -112,22 +112,22 @@ def tenure(method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
     return fit
 
 
-def gauge(name: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
-    """A metric of the stream pods that raises where it is set: the writer's own tasks set it, and
+def metric(name: str, method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
+    """A metric of the stream pods that raises in this method: the stream's own steps call it, and
     nobody else."""
 
     def fit(context: DaemonContext, broken: Broken) -> DaemonContext:
         metrics = context.metrics.stream("pods", PODS)
-        setattr(metrics, name, Faulty(getattr(metrics, name), "set", broken, lambda *_: True))
+        setattr(metrics, name, Faulty(getattr(metrics, name), method, broken, lambda *_: True))
         return context
 
     return fit
 
 
 TASKS = {
-    "begin: read back": gauge("store_objects"),
+    "begin: read back": metric("store_objects", "set"),
     "watch: watch": client("watch"),
-    "flush": gauge("queue_records"),
+    "receipt": metric("relay_lag", "observe_batch"),
     "send": part("sink", "send"),
     "begin: topic": part("topics", "ensure_topic"),
     "begin: claim": part("control", "claim"),

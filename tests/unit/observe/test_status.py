@@ -1,10 +1,17 @@
 from dataclasses import replace
 
 from tests.support.troubles import trouble
+from watchrelay.core import clock
 from watchrelay.core.errors import TopicRefused
 from watchrelay.core.trouble import Cause
 from watchrelay.observe.advice import ADVICE
-from watchrelay.observe.status import HISTORY_MAX, RECOVERED, StatusRegistry, StreamStatus
+from watchrelay.observe.status import (
+    HISTORY_MAX,
+    RECOVERED,
+    QueuedNow,
+    StatusRegistry,
+    StreamStatus,
+)
 
 
 def history(status: StreamStatus) -> list[tuple[str, str]]:
@@ -110,13 +117,13 @@ def test_a_log_that_was_read_ends_no_other_trouble() -> None:
 def test_what_is_queued_waits_since_it_was_queued_or_since_the_last_acknowledgement() -> None:
     status = StreamStatus("pods")
     assert status.waiting_since_ms() == 0
-    status.queues(records=2, size_bytes=100, dirty_keys=0)
-    status.queued_ms -= 60_000
-    assert status.waiting_since_ms() == status.queued_ms
-    status.acked(lag_s=0.004, rest=True)
+    status.queues = QueuedNow(queued_records=2, queued_ms=clock.wall_ms() - 60_000)
+    assert status.waiting_since_ms() == status.queues.queued_ms
+    status.acked(lag_s=0.004)
     assert (status.waiting_since_ms(), status.lag_ms) == (status.acked_ms, 4.0)
-    status.acked(lag_s=None, rest=False)
-    assert (status.waiting_since_ms(), status.queued_records, status.lag_ms) == (0, 0, 4.0)
+    status.queues = QueuedNow(queued_ms=status.queues.queued_ms)
+    status.acked(lag_s=None)
+    assert (status.waiting_since_ms(), status.lag_ms) == (0, 4.0)
     status.renew()
     assert status.lag_ms is None, "that of another life of the stream"
 

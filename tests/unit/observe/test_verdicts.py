@@ -16,7 +16,12 @@ from watchrelay.observe.overview import (
     headline,
     judge,
 )
-from watchrelay.observe.status import StatusRegistry, StreamStatus
+from watchrelay.observe.status import (
+    NOTHING_QUEUED,
+    QueuedNow,
+    StatusRegistry,
+    StreamStatus,
+)
 
 NOW_MS = clock.wall_ms() + 1_000
 
@@ -87,14 +92,11 @@ def test_a_stream_without_trouble_is_judged_by_its_state() -> None:
 
 def test_what_waits_too_long_for_kafka_is_behind() -> None:
     status = live(StatusRegistry(), "pods")
-    status.queues(records=3, size_bytes=10, dirty_keys=0)
-    assert judge(status, status.queued_ms + BEHIND_AFTER_MS).level == "live"
-    assert judge(status, status.queued_ms + BEHIND_AFTER_MS + 1).level == "behind"
-    status.queues(records=0, size_bytes=0, dirty_keys=5)
-    assert (
-        message_of(judge(status, status.queued_ms))
-        == "0 records queued, 5 objects waiting to be queued"
-    )
+    status.queues = QueuedNow(queued_records=3, queued_ms=NOW_MS)
+    assert judge(status, NOW_MS + BEHIND_AFTER_MS).level == "live"
+    assert judge(status, NOW_MS + BEHIND_AFTER_MS + 1).level == "behind"
+    status.queues = QueuedNow(dirty_keys=5, queued_ms=NOW_MS)
+    assert message_of(judge(status, NOW_MS)) == "0 records queued, 5 objects waiting to be queued"
 
 
 def test_a_card_is_as_bad_as_the_worst_of_what_is_on_it() -> None:
@@ -185,10 +187,10 @@ def test_what_follows_from_kafka_is_no_trouble_of_its_own() -> None:
     statuses.problems.put("kafka", trouble("silent", Cause.KAFKA))
     assert [(card.level, card.cause) for card in judged(statuses)[1]] == [("retrying", "kafka")]
     behind = statuses.open("pods")
-    behind.queued_ms, behind.queued_records = NOW_MS - 60_000, 3
+    behind.queues = QueuedNow(queued_records=3, queued_ms=NOW_MS - 60_000)
     (card,) = judged(statuses)[1]
     assert (card.level, card.cause, card.streams) == ("retrying", "kafka", ["pods"])
-    behind.queued_ms = behind.queued_records = 0
+    behind.queues = NOTHING_QUEUED
     statuses.problems.put("control", trouble("control topic: refused", Cause.CONTROL_TOPIC))
     levels = [(card.level, card.cause) for card in judged(statuses)[1]]
     assert levels == [("person", "control"), ("retrying", "kafka")]

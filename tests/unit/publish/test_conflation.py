@@ -69,7 +69,7 @@ async def test_the_watch_goes_on_nothing_piles_up_and_every_last_state_arrives()
             assert rig.relay._queues.queued_bytes <= BOUND + 2000
         await asyncio.sleep(100)
         assert rig.status.as_json()["dirtyKeys"] == 40
-        assert rig.metrics.gauge("queue_dirty_keys").labels("pods")._value.get() == 40
+        assert rig.gauge("queue_dirty_keys") == 40
         assert rig.metrics.counter("backpressure_seconds").labels("pods")._value.get() == 0
         rig.sink.up.set()
         await until(lambda: rig.rebuilt() == rig.store.values())
@@ -154,11 +154,11 @@ async def test_an_open_snapshot_is_void_and_the_next_one_answers_its_request_onc
         await away(rig)
         rig.relay.request_snapshot("r-1")
         await asyncio.sleep(10)
-        assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 1
+        assert rig.gauge("snapshot_running") == 1
         overload(rig)
-        assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 0
+        assert rig.gauge("snapshot_running") == 0
         await asyncio.sleep(100)
-        assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 0
+        assert rig.gauge("snapshot_running") == 0
         rig.sink.up.set()
         await until(lambda: rig.control.indexes["pods"]["requests"] == ["r-1"])
     assert rig.control.indexes["pods"]["snapshot"] == "1-3"
@@ -201,7 +201,7 @@ async def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_diff
         # as after a list under another config
         rig.relay._phase, rig.relay._schedule.wanted = Live(str(rig.store.version)), True
         rig.sync()
-        assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 0
+        assert rig.gauge("snapshot_running") == 0
         rig.sink.up.set()
         await until(lambda: rig.control.indexes["pods"]["snapshot"] == "1-2")
     assert rig.rebuilt() == rig.store.values()

@@ -48,13 +48,9 @@ async def test_heartbeats_that_wait_and_those_beside_what_waits_reset_nothing() 
 @virtual
 async def test_what_a_writer_had_queued_when_it_ended_is_not_shown_any_more() -> None:
     rig = Rig(partitions=1, queue_bytes=1_000, heartbeat_interval_s=HEARTBEAT_S)
-    queues = [
-        rig.metrics.gauge(name).labels("pods")
-        for name in ("queue_records", "queue_bytes", "queue_dirty_keys")
-    ]
 
     def queued() -> list[float]:
-        return [queue._value.get() for queue in queues]
+        return [*map(rig.gauge, ("queue_records", "queue_bytes", "queue_dirty_keys"))]
 
     async with rig.running():
         rig.sync()

@@ -298,7 +298,7 @@ async def test_a_log_that_is_not_accepted_is_published_again_and_no_marker_withi
         )
         rig.sync()
         await asyncio.sleep(30)
-        assert rig.status.dirty_keys, "the difference was not conflated"
+        assert rig.status.queues.dirty_keys, "the difference was not conflated"
         rig.sink.up.set()
         await until(lambda: rig.status.complete)
         running.cancel()
