@@ -38,13 +38,12 @@ from watchrelay.model.frames import (
 from watchrelay.model.resources import GONE, SERVED, UNKNOWN, Availability, Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_output import (
-    CursorMoved,
     ListBegun,
     ListDone,
     ListedObjects,
     ResourceRemoved,
     ServerSeen,
-    WatchedObjects,
+    Watched,
     WatchOutput,
 )
 from watchrelay.watch.context import WatchRules
@@ -148,11 +147,11 @@ class WatchOfAServer(RuleBasedStateMachine):
                 self.fresh = {}
             case ListedObjects(objects=frames):
                 self._apply(self.fresh, frames)
-            case WatchedObjects(frames=frames):
+            case Watched(frames=frames):
                 self._apply(self.delivered, frames)
             case ResourceRemoved():
                 self.delivered = {}
-            case ListDone() | CursorMoved() | ServerSeen():
+            case ListDone() | ServerSeen():
                 pass
 
     def _apply(self, state: dict[str, str], frames: list[ObjectFrame]) -> None:

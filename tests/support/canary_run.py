@@ -21,11 +21,10 @@ from watchrelay.model.frames import Failure, ObjectFrame
 from watchrelay.model.resources import Selection
 from watchrelay.model.streams import Format
 from watchrelay.model.watch_output import (
-    CursorMoved,
     ListBegun,
     ListDone,
     ListedObjects,
-    WatchedObjects,
+    Watched,
 )
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.store.transform import Transform
@@ -152,8 +151,8 @@ async def _watch(outputs: Outputs, process: CanaryRelay, version: int = 200) -> 
     for frame in frames:
         if isinstance(frame, Failure):
             outputs.add("errors", str(frame.error) + repr(frame.error))
-    await process.reflector.take(WatchedObjects(objects, asyncio.get_running_loop().time()))
-    await process.reflector.take(CursorMoved(str(version + 50)))
+    await process.reflector.take(Watched(objects, asyncio.get_running_loop().time()))
+    await process.reflector.take(Watched(cursor=str(version + 50)))
 
 
 async def _streaming(outputs: Outputs, process: CanaryRelay) -> None:

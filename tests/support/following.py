@@ -20,13 +20,12 @@ from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import SERVED, Availability, Resource, Selection, compare
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_output import (
-    CursorMoved,
     ListBegun,
     ListDone,
     ListedObjects,
     ResourceRemoved,
     ServerSeen,
-    WatchedObjects,
+    Watched,
     WatchOutput,
 )
 from watchrelay.observe.metrics import Metrics
@@ -66,7 +65,7 @@ class Mirror:
     def ready(self) -> bool:
         return self.full is None
 
-    def take_now(self, output: WatchedObjects | CursorMoved) -> None:
+    def take_now(self, output: Watched) -> None:
         self._take(output)
 
     def lacks(self, frame: ObjectFrame) -> bool:
@@ -91,15 +90,14 @@ class Mirror:
                 self._swap(self._fresh)
                 self.synced += 1
                 self._seen()
-            case WatchedObjects(frames=frames):
-                assert frames, "an WatchedObjects is never empty"
+            case Watched(frames=frames):
+                assert frames or event.cursor, "nothing was shown"
                 for frame in frames:
                     self._observe(frame)
+                self._seen()
             case ResourceRemoved():
                 self._swap({})
                 self.gone += 1
-            case CursorMoved():
-                self._seen()
             case ServerSeen(ago_s=ago_s):
                 self._seen(ago_s)
         return True

@@ -40,18 +40,14 @@ class ListDone(msgspec.Struct, frozen=True):
     continue_from: str = ""
 
 
-class WatchedObjects(msgspec.Struct, frozen=True):
-    """Objects of the watch, in order, at least one; `received_at_s` is a moment of the monotonic
-    clock."""
+class Watched(msgspec.Struct, frozen=True):
+    """Objects of the watch, in order; with them all changes up to `cursor` are delivered. Either
+    may be empty: a bookmark moves the cursor alone, and an object does not always move it.
+    `received_at_s` is a moment of the monotonic clock."""
 
-    frames: list[ObjectFrame]
-    received_at_s: float
-
-
-class CursorMoved(msgspec.Struct, frozen=True):
-    """All changes up to `resource_version` were delivered."""
-
-    resource_version: str
+    frames: list[ObjectFrame] = []
+    received_at_s: float = 0.0
+    cursor: str = ""
 
 
 class ServerSeen(msgspec.Struct, frozen=True):
@@ -67,6 +63,5 @@ class ResourceRemoved(msgspec.Struct, frozen=True):
 
 
 WatchOutput = (
-    ListBegun | ListedObjects | ListDone | WatchedObjects | CursorMoved | ServerSeen
-    | ResourceRemoved
+    ListBegun | ListedObjects | ListDone | Watched | ServerSeen | ResourceRemoved
 )  # fmt: skip

@@ -14,13 +14,12 @@ from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.model.watch_output import (
-    CursorMoved,
     ListBegun,
     ListDone,
     ListedObjects,
     ResourceRemoved,
     ServerSeen,
-    WatchedObjects,
+    Watched,
     WatchOutput,
 )
 from watchrelay.observe.metrics import StreamMetrics
@@ -83,12 +82,11 @@ class Reflector:
             list must confirm it. See docs/watch-facts.md 5.8.
         """
         match output:
-            case WatchedObjects():
+            case Watched():
                 at_ms = self._wall_ms()
-                await self._publisher.room()
+                if output.frames:
+                    await self._publisher.room()
                 self.take_now(output, at_ms)
-            case CursorMoved():
-                self.take_now(output)
             case ListBegun(by_content=by_content):
                 self._store.begin_list(by_content=by_content)
             case ListedObjects():
@@ -132,30 +130,29 @@ class Reflector:
         """Whether the store has an object last changed at `version` or before."""
         return self._store.holds_up_to(version)
 
-    def take_now(self, output: WatchedObjects | CursorMoved, at_ms: int | None = None) -> None:
+    def take_now(self, output: Watched, at_ms: int | None = None) -> None:
         """Apply at once what the watch shows; changes only while there is room. `at_ms`: when it
         was received, wall time; now if absent."""
-        at_ms = self._wall_ms() if at_ms is None else at_ms
-        if isinstance(output, WatchedObjects):
-            frames = output.frames
-            if self._list_version is not None:
-                frames = self._newer_than_list(frames, self._list_version, at_ms)
-            if frames:
-                self._apply(frames, output.received_at_s, at_ms)
+        frames, version = output.frames, output.cursor
+        if self._list_version is not None:
+            frames = self._newer_than_list(frames, self._list_version)
+        if frames:
+            self._apply(frames, output.received_at_s)
+        self._publisher.server_seen(self._wall_ms() if at_ms is None else at_ms)
+        if not version:
             return
-        version = output.resource_version
-        self._server_seen(at_ms)
-        if self._list_version is None or compare(version, self._list_version) != -1:
+        if self._list_version is not None:
+            if compare(version, self._list_version) == -1:
+                return
             self._count_missed()
-            self._version, self._recovered = version, False
-            self._store.passed(version)
-            self._publisher.version_reached(version)
+        self._version, self._recovered = version, False
+        self._store.passed(version)
+        self._publisher.version_reached(version)
 
-    def _apply(self, frames: Sequence[ObjectFrame], received_at_s: float, at_ms: int) -> None:
+    def _apply(self, frames: Sequence[ObjectFrame], received_at_s: float) -> None:
         applied = self._store.apply(frames)
         if applied.changes:
             self._publisher.push(applied.changes, reason="watch", received_at_s=received_at_s)
-        self._server_seen(at_ms)
         metrics = self._metrics
         if applied.suppressed:
             metrics.events_filtered_total["suppressed"].inc(applied.suppressed)
@@ -212,9 +209,7 @@ class Reflector:
         self._resource_removed = False
         self._count()
 
-    def _newer_than_list(
-        self, frames: Sequence[ObjectFrame], until: str, at_ms: int
-    ) -> list[ObjectFrame]:
+    def _newer_than_list(self, frames: Sequence[ObjectFrame], until: str) -> list[ObjectFrame]:
         """The frames newer than the list, and those of keys that it kept: all others are part of
         it, and were not missed."""
         news: list[ObjectFrame] = []
@@ -227,7 +222,6 @@ class Reflector:
                 continue
             news.append(frame)
         if len(news) < len(frames):
-            self._server_seen(at_ms)
             self._metrics.events_deduplicated_total.inc(len(frames) - len(news))
         if has_passed:
             self._count_missed()

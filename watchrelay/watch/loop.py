@@ -18,7 +18,7 @@ from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.progress import StreamProgress
 from watchrelay.model.resources import Availability, Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_output import CursorMoved, ListDone, WatchedObjects, WatchOutput
+from watchrelay.model.watch_output import ListDone, Watched, WatchOutput
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import machine, messages
@@ -61,7 +61,7 @@ class Outlet(Held, Protocol):
         """Whether `take` would accept changes without waiting."""
         ...
 
-    def take_now(self, output: WatchedObjects | CursorMoved) -> None:
+    def take_now(self, output: Watched) -> None:
         """Take an output of the watch without waiting. Legal while `ready`."""
         ...
 
@@ -273,7 +273,7 @@ class Watcher:
             return False
         self._reporter.received(frames)
         for command in commands[:-1]:
-            assert isinstance(command, WatchedObjects | CursorMoved)
+            assert isinstance(command, Watched)
             self._outlet.take_now(command)
         self.state = state
         return True

@@ -53,13 +53,12 @@ from watchrelay.model.frames import (
 )
 from watchrelay.model.resources import Availability, comparable, compare, watchable
 from watchrelay.model.watch_output import (
-    CursorMoved,
     ListBegun,
     ListDone,
     ListedObjects,
     ResourceRemoved,
     ServerSeen,
-    WatchedObjects,
+    Watched,
 )
 from watchrelay.watch.context import (
     FORBIDDEN_GRACE_S,
@@ -690,10 +689,10 @@ def _frames_received(
             return _after(*commands, then=_watch_failed(rules, state, end, now_s))
         if bookmark:
             state = _after_bookmark(rules, state, event.at_s)
-    if objects:
-        commands.append(WatchedObjects(objects, event.at_s))
-    if newest != cursor or bookmark:  # also one at the cursor: it shows that the server answers
-        commands.append(CursorMoved(newest))
+    # also a bookmark at the cursor: it shows that the server answers
+    moved = newest if newest != cursor or bookmark else ""
+    if objects or moved:
+        commands.append(Watched(objects, event.at_s, moved))
     state = replace(
         state,
         cursor=newest,

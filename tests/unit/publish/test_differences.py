@@ -19,11 +19,11 @@ from tests.unit.store.frames import WIDGETS, frame, widgets
 from watchrelay.contract.records import MarkerRecord
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.watch_output import (
-    CursorMoved,
     ListBegun,
     ListDone,
     ListedObjects,
     ResourceRemoved,
+    Watched,
 )
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
@@ -84,7 +84,7 @@ async def followed(store: Store, rig: Rig) -> Reflector:
     outlet = reflector(rig, store, Slow)
     await listed(outlet, objects(2, 6))
     await outlet.take(ListDone("3"))
-    await outlet.take(CursorMoved("4"))
+    await outlet.take(Watched(cursor="4"))
     await until(lambda: rig.status.complete and bool(rig.status.last_snapshot))
     await asyncio.sleep(2 * INTERVAL_S)
     return outlet

@@ -11,12 +11,11 @@ from watchrelay.contract.wire import Reason
 from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.watch_output import (
-    CursorMoved,
     ListBegun,
     ListDone,
     ListedObjects,
     ResourceRemoved,
-    WatchedObjects,
+    Watched,
 )
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
@@ -138,7 +137,7 @@ async def test_watch_changes_are_pushed_once_there_is_room_and_after_the_store_h
     await stream.relist([], "1")
     stream.outbox.calls.clear()
     assert await stream.reflector.take(
-        WatchedObjects([frame("a", 2), frame("a", 3, "DELETED"), frame("b", 4)], 12.5)
+        Watched([frame("a", 2), frame("a", 3, "DELETED"), frame("b", 4)], 12.5)
     )
     assert stream.outbox.calls == [
         ("room", 0),
@@ -156,7 +155,7 @@ async def test_watch_changes_are_pushed_once_there_is_room_and_after_the_store_h
 async def test_a_batch_that_changes_nothing_pushes_nothing_but_is_counted(stream: Stream) -> None:
     await stream.relist([frame("a", 1)], "1")
     await stream.reflector.take(
-        WatchedObjects([frame("a", 1), frame("a", 2, noise=[1]), frame("x", 3, "DELETED")], 1.0)
+        Watched([frame("a", 1), frame("a", 2, noise=[1]), frame("x", 3, "DELETED")], 1.0)
     )
     assert stream.pushed() == []
     assert stream.count("events_deduplicated_total") == 2
@@ -166,7 +165,7 @@ async def test_a_batch_that_changes_nothing_pushes_nothing_but_is_counted(stream
 async def test_other_namespaces_are_counted_as_filtered_on_both_paths() -> None:
     stream = Stream(namespaces=frozenset({"n"}))
     await stream.relist([frame("a", 1), frame("b", 2, namespace="m")], "2")
-    await stream.reflector.take(WatchedObjects([frame("c", 3, namespace="m")], 1.0))
+    await stream.reflector.take(Watched([frame("c", 3, namespace="m")], 1.0))
     assert stream.count("events_filtered_total", reason="namespace") == 2
     assert list(state(stream.store)) == ["n/a"]
 
@@ -205,8 +204,8 @@ async def test_an_suspicious_list_changes_nothing_until_a_second_one_confirms_it
 async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> None:
     await stream.relist([], "1")
     seen = len(stream.outbox.seen_ms)
-    await stream.reflector.take(CursorMoved("44"))
-    await stream.reflector.take(WatchedObjects([frame("a", 45)], 1.0))
+    await stream.reflector.take(Watched(cursor="44"))
+    await stream.reflector.take(Watched([frame("a", 45)], 1.0))
     assert ("version_reached", "44") in stream.outbox.calls
     assert len(stream.outbox.seen_ms) == seen + 2
     assert stream.outbox.seen_ms == sorted(stream.outbox.seen_ms)
@@ -225,7 +224,7 @@ async def test_a_list_counts_as_seen_once_its_difference_is_pushed(stream: Strea
 async def test_what_waits_for_room_counts_as_seen_when_it_came(stream: Stream) -> None:
     stream.outbox.waits_ms = 3_600_000
     await stream.relist([frame("a", 1)], "1")
-    await stream.reflector.take(WatchedObjects([frame("a", 2)], 1.0))
+    await stream.reflector.take(Watched([frame("a", 2)], 1.0))
     assert stream.outbox.seen_ms == [1_000, 3_601_000]
     assert stream.outbox.now_ms == 7_201_000
 
@@ -234,7 +233,7 @@ async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return
     stream: Stream,
 ) -> None:
     await stream.relist([frame("a", 1), frame("b", 2)], "2")
-    await stream.reflector.take(CursorMoved("8"))
+    await stream.reflector.take(Watched(cursor="8"))
     await stream.reflector.take(ResourceRemoved())
     assert stream.pushed() == [
         ("push", "relist", 0.0, [("Removed", b"n/a"), ("Removed", b"n/b")], 0)
@@ -275,11 +274,11 @@ async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_pu
         frame("b", 15, body=1),
         frame("c", 16, "DELETED"),
     ]
-    await stream.reflector.take(WatchedObjects(replayed, 1.0))
-    await stream.reflector.take(CursorMoved("16"))
+    await stream.reflector.take(Watched(replayed, 1.0))
+    await stream.reflector.take(Watched(cursor="16"))
     assert stream.outbox.calls[-1][0] != "version_reached", "the list was further already"
-    await stream.reflector.take(WatchedObjects([frame("a", 21, body=1)], 2.0))
-    await stream.reflector.take(CursorMoved("21"))
+    await stream.reflector.take(Watched([frame("a", 21, body=1)], 2.0))
+    await stream.reflector.take(Watched(cursor="21"))
     assert stream.pushed() == [found, ("push", "watch", 2.0, [("Upserted", b"n/a")], 3)]
     assert stream.outbox.calls[-1] == ("version_reached", "21")
     assert stream.count("missed_changes_total") == 0
@@ -291,25 +290,25 @@ async def test_what_the_watch_does_not_show_until_it_has_passed_the_list_was_mis
     stream: Stream, passed: str
 ) -> None:
     await compared(stream)
-    await stream.reflector.take(WatchedObjects([frame("d", 12)], 1.0))
-    await stream.reflector.take(CursorMoved("12"))
+    await stream.reflector.take(Watched([frame("d", 12)], 1.0))
+    await stream.reflector.take(Watched(cursor="12"))
     assert stream.count("missed_changes_total") == 0
     match passed:
         case "bookmark":
-            await stream.reflector.take(CursorMoved("20"))
+            await stream.reflector.take(Watched(cursor="20"))
         case "event":
-            await stream.reflector.take(WatchedObjects([frame("b", 30)], 2.0))
+            await stream.reflector.take(Watched([frame("b", 30)], 2.0))
         case _:
             await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12)], "25")
     assert stream.count("missed_changes_total") == 2
-    await stream.reflector.take(CursorMoved("31"))
+    await stream.reflector.take(Watched(cursor="31"))
     assert stream.count("missed_changes_total") == 2
 
 
 async def test_a_comparing_list_that_finds_nothing_counts_nothing(stream: Stream) -> None:
     await stream.relist([frame("a", 1)], "10")
     await stream.relist([frame("a", 1)], "20", continue_from="10")
-    await stream.reflector.take(CursorMoved("25"))
+    await stream.reflector.take(Watched(cursor="25"))
     assert (stream.pushed(), stream.count("missed_changes_total")) == ([], 0)
 
 
@@ -320,12 +319,12 @@ async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_pub
     await stream.reflector.take(ListBegun())
     assert stream.count("missed_changes_total") == 0
     await stream.reflector.take(
-        WatchedObjects([frame("d", 12), frame("c", 14, body=1), frame("b", 15, body=1)], 1.0)
+        Watched([frame("d", 12), frame("c", 14, body=1), frame("b", 15, body=1)], 1.0)
     )
-    await stream.reflector.take(CursorMoved("15"))
+    await stream.reflector.take(Watched(cursor="15"))
     assert len(stream.pushed()) == 1
-    await stream.reflector.take(WatchedObjects([frame("c", 16, "DELETED")], 2.0))
-    await stream.reflector.take(CursorMoved("21"))
+    await stream.reflector.take(Watched([frame("c", 16, "DELETED")], 2.0))
+    await stream.reflector.take(Watched(cursor="21"))
     assert (len(stream.pushed()), stream.count("missed_changes_total")) == (1, 0)
 
 
@@ -338,10 +337,10 @@ async def test_what_the_watch_shows_of_objects_that_a_comparing_list_kept_is_pub
     await stream.reflector.take(ListedObjects([frame("c", 15, body=1)], **odd))
     await stream.reflector.take(ListDone("20", continue_from="10"))
     replayed = [frame("a", 12, "DELETED"), frame("a", 13, uid="again"), frame("b", 2)]
-    await stream.reflector.take(WatchedObjects(replayed, 1.0))
+    await stream.reflector.take(Watched(replayed, 1.0))
     assert stream.count("missed_changes_total") == 0, "the list is not passed yet"
-    await stream.reflector.take(WatchedObjects([frame("c", 15, body=1)], 2.0))
-    await stream.reflector.take(CursorMoved("20"))
+    await stream.reflector.take(Watched([frame("c", 15, body=1)], 2.0))
+    await stream.reflector.take(Watched(cursor="20"))
     assert stream.pushed() == [
         ("push", "relist", 0.0, [("Upserted", b"n/c")], 3),
         ("push", "watch", 1.0, [("Removed", b"n/a"), ("Upserted", b"n/a")], 3),
@@ -357,11 +356,11 @@ async def test_of_two_comparing_lists_the_watch_shows_what_both_found(stream: St
         continue_from="10",
     )
     await stream.reflector.take(
-        WatchedObjects(
+        Watched(
             [frame("d", 12), frame("b", 15, body=1), frame("c", 16, "DELETED"), frame("e", 25)], 1.0
         )
     )
-    await stream.reflector.take(CursorMoved("30"))
+    await stream.reflector.take(Watched(cursor="30"))
     assert (len(stream.pushed()), stream.count("missed_changes_total")) == (2, 0)
 
 
@@ -372,9 +371,9 @@ async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_
     stream.store.resume([], skip={}, newest="10")
     await stream.relist([frame("b", 18)], "20", continue_from="10")
     await stream.reflector.take(
-        WatchedObjects([frame("a", 12), frame("a", 14, "DELETED"), frame("b", 18)], 1.0)
+        Watched([frame("a", 12), frame("a", 14, "DELETED"), frame("b", 18)], 1.0)
     )
-    await stream.reflector.take(CursorMoved("20"))
+    await stream.reflector.take(Watched(cursor="20"))
     assert stream.pushed() == [("push", "resume", 0.0, [("Upserted", b"n/b")], 1)]
     assert (stream.outbox.calls[-1], stream.count("missed_changes_total")) == (
         ("version_reached", "20"),
