@@ -253,8 +253,8 @@ class KeptKeys(DirtyKeys):
         published_hash: int | None,
         received_at_s: float,
         *,
-        must_publish: bool,
-        removed_version: str | None = None,
+        unverified: bool,
+        removed_version: str | None,
     ) -> None:
         """As the real one, but for what nobody holds."""
         known = self.get(key)
@@ -264,7 +264,7 @@ class KeptKeys(DirtyKeys):
                 uid,
                 published_hash,
                 received_at_s,
-                must_publish=must_publish,
+                unverified=unverified,
                 removed_version=removed_version,
             )
         else:

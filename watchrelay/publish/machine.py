@@ -24,6 +24,8 @@ from watchrelay.publish.recovery import Decision, FirstSnapshot, ListAndDiff, Wa
 
 class AwaitedHeartbeats(msgspec.Struct, frozen=True):
     """The heartbeats that are to confirm the complete state; the end of a snapshot does as well.
+    A phase has `COMPLETE` once that has happened, and None while they are not queued yet.
+
     `partitions`: those not confirmed yet; `after_record`: `StreamQueues.last_record_number` when
     that state was queued. A heartbeat with this or a higher `after_record` confirms its partition
     once it is acknowledged."""
@@ -61,7 +63,7 @@ class AwaitingDifference(msgspec.Struct, frozen=True):
     the log may be of another config, or incomplete. `newest_on_log`: the highest version on it."""
 
     newest_on_log: str
-    # constants, so that `_listed` reads the same fields of every phase
+    # constants, for the steps that this phase shares with `Replaying` and `Live`
     reached_version: ClassVar[str] = "0"
     awaited: ClassVar[None] = None
 
@@ -271,25 +273,20 @@ def step(phase: Phase, event: Event) -> tuple[Phase, tuple[Effect, ...]]:
 def _listed(
     phase: AwaitingDifference | Replaying | Live, event: ListCompleted
 ) -> tuple[Phase, tuple[Effect, ...]]:
-    version, awaited = event.version, phase.awaited
-    reached_before = {phase.reached_version, *event.frontier_floors}
+    version = event.version
+    known = {phase.reached_version, *event.frontier_floors}
     if isinstance(phase, AwaitingDifference):
-        reached_before.add(phase.newest_on_log)
+        known.add(phase.newest_on_log)
     elif isinstance(phase, Replaying):
-        reached_before.add(phase.version_to_pass)
-    effects: list[Effect] = []
-    # a list older than one of these: the API server was restored
-    if any(compare(version, each) == -1 for each in reached_before):
-        effects.append(Effect.LOWER_FRONTIER)
-    if awaited != COMPLETE:
-        awaited = event.awaited
-        return Live(version, awaited), (
-            *effects,
-            Effect.REPAIR,  # first: a stray that it removes is not in the heartbeat's count
-            Effect.HEARTBEAT,
-            Effect.BEGIN_WANTED_SNAPSHOT,
-        )
-    return Live(version, awaited), (*effects, Effect.REPAIR)
+        known.add(phase.version_to_pass)
+    # a list older than what is known: the API server was restored
+    restored = any(compare(version, each) == -1 for each in known)
+    # first the repair: a stray that it removes is not in the heartbeat's count
+    effects = (Effect.LOWER_FRONTIER, Effect.REPAIR) if restored else (Effect.REPAIR,)
+    if phase.awaited == COMPLETE:
+        return Live(version, COMPLETE), effects
+    confirming = (Effect.HEARTBEAT, Effect.BEGIN_WANTED_SNAPSHOT)
+    return Live(version, event.awaited), (*effects, *confirming)
 
 
 def _following(phase: Replaying | Live, event: Event) -> tuple[Phase, tuple[Effect, ...]]:

@@ -36,15 +36,12 @@ class Oversize:
         """Partitions whose next record does not fit."""
 
     def _fit(
-        self, key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
+        self, key: bytes, value: bytes | None, entry: Entry, form_hash: int | None
     ) -> tuple[bytes, Trimmed]:
-        """The form of an object to publish.
-
-        An object that is on the log in a trimmed form, with this hash, is published in exactly
-        that form again, also where the topic would accept more now.
-        """
+        """The form of an object to publish (`Fit`): one that the log has is repeated, also where
+        the topic would accept more now."""
         whole = self._context.store.unpack(entry) if value is None else value
-        known = None if published_hash is None else _as_published(key, whole, published_hash)
+        known = None if form_hash is None else _as_published(key, whole, form_hash)
         form, trimmed = known or trim(whole, self.fitting.packed_max)
         if trimmed:
             self._report(key, trimmed, len(whole))
@@ -60,18 +57,18 @@ class Oversize:
         item = queue.waiting[index]
         if not isinstance(item, QueuedRecord):
             return False
-        deleted, smaller, value = item.verb == "deleted", None, b""
+        deleted, value = item.verb == "deleted", item.value or b""
         if not deleted:
-            value = self._context.store.unpack(item.entry) if item.value is None else item.value
-            smaller = next_smaller(value, item.trimmed)
-        if smaller is not None:
-            queues.replace_value(queue, index, *smaller)
-            self._report(item.key, smaller[1], len(value))
-        elif not queues.withhold(queue, index):
+            value = value or self._context.store.unpack(item.entry)
+            if (smaller := next_smaller(value, item.trimmed)) is not None:
+                queues.replace_value(queue, index, *smaller)
+                self._report(item.key, smaller[1], len(value))
+                return True
+        if not queues.withhold(queue, index):
             return False
         # a delete that cannot be sent is a loss only where the log may hold its key: where it is a
         # repair, or the log is not verified
-        elif not deleted or item.reason == "healed" or item.key in queues.unverified_keys:
+        if not deleted or item.reason == "healed" or item.key in queues.unverified_keys:
             self._report(item.key, "withheld", len(value), deleted=deleted)
         return True
 
@@ -147,9 +144,9 @@ class Oversize:
             log.warning("object too large: published in part", extra=extra)
 
 
-def _as_published(key: bytes, whole: bytes, published_hash: int) -> tuple[bytes, Trimmed] | None:
+def _as_published(key: bytes, whole: bytes, form_hash: int) -> tuple[bytes, Trimmed] | None:
     """The form of the object, whole or trimmed, that has this hash; None: no form has it."""
     smaller: tuple[bytes, Trimmed] | None = (whole, "")
-    while smaller is not None and content_hash(key, smaller[0]) != published_hash:
+    while smaller is not None and content_hash(key, smaller[0]) != form_hash:
         smaller = next_smaller(*smaller)
     return smaller

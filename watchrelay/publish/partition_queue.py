@@ -62,16 +62,17 @@ class QueuedRecord(msgspec.Struct, gc=False):
         cls,
         key: bytes,
         entry: Entry,
-        uid: str,
         reason: Reason,
         replaced_hash: int | None,
         version: str,
         time_ms: int,
         received_at_s: float,
     ) -> QueuedRecord:
-        """A delete of the object with that `uid`."""
-        numbers = (0, replaced_hash, version, time_ms, received_at_s)
-        return cls(key, entry, uid, None, "deleted", reason, *numbers)
+        """A delete at `version` of the object with the uid of `entry`."""
+        return cls(
+            key, entry, entry.uid, None, "deleted", reason, 0, replaced_hash,
+            version, time_ms, received_at_s,
+        )  # fmt: skip
 
 
 class QueuedMarker(msgspec.Struct, gc=False):
@@ -123,8 +124,9 @@ class DirtyKey(msgspec.Struct, gc=False):
     `uid` and `hash` are those that the log will hold once what is rendered or in the queue is
     written. `hash` None: nothing, or nothing verified; `uid` is then for a delete, if needed.
     `deleted_version` is that of the newest removal, "" for none. `must_publish`: a record is needed
-    whatever the state. `states`: how many states wait for a record, counted up to `STATES_MAX`; the
-    oldest of them was received at `received_at_s`, 0 where the key became dirty without an event.
+    whatever the state, for the log may hold something else. `states`: how many states wait for a
+    record, counted up to `STATES_MAX`; the oldest of them was received at `received_at_s`, 0 where
+    the key became dirty without an event.
     """
 
     uid: str
@@ -157,16 +159,20 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         published_hash: int | None,
         received_at_s: float,
         *,
-        must_publish: bool,
-        removed_version: str | None = None,
+        unverified: bool,
+        removed_version: str | None,
     ) -> None:
         """Take a new state, or the removal of the object with this `uid` at `removed_version`.
-        `published_hash` and `must_publish` are used only if the key was not dirty.
-        `published_hash` is that of the object on the log, None for none, or none verified. That
-        object has the same `uid`: a new uid comes as two changes, the removal of the old object,
-        then an upsert."""
+
+        Args:
+            published_hash: That of the object on the log, None for none, or none verified. That
+                object has the same `uid`: a new uid comes as two changes, the removal of the old
+                object, then an upsert. Used only if the key was not dirty, as `unverified`.
+            unverified: The log may hold a state of the key that was not verified.
+        """
         known = self.get(key)
         if known is None:
+            must_publish = published_hash is None and (unverified or removed_version is not None)
             self[key] = DirtyKey(
                 uid, published_hash, removed_version or "", must_publish, 1, received_at_s
             )
@@ -273,7 +279,7 @@ class PartitionQueue:
         records: list[WireRecord] = []
         markers: list[RenderedMarker] = []
         received_at_s: list[float] = []
-        queued_bytes = wire = payload = nulls = members = 0
+        queued_bytes = batch_bytes = payload_bytes = nulls = members = 0
         render = encoder.object
         while waiting and len(records) != limit_records:
             item = waiting[0]
@@ -281,8 +287,8 @@ class PartitionQueue:
                 value = item.value
                 if value is None and item.verb != "deleted":
                     value = unpack(item.entry)
-                size = overhead + len(value or b"")
-                if wire + size > limit_bytes and records:
+                value_bytes = len(value or b"")
+                if batch_bytes + overhead + value_bytes > limit_bytes and records:
                     break
                 sequence += 1
                 if item.replaced_hash is not None:
@@ -311,23 +317,23 @@ class PartitionQueue:
                     members += 1
                 received_at_s.append(item.received_at_s)
                 queued_bytes += item.queued_bytes
-                wire += size
-                payload += size - overhead + len(item.key)
+                batch_bytes += overhead + value_bytes
+                payload_bytes += value_bytes + len(item.key)
             else:
                 assert isinstance(item, QueuedMarker)
                 sequence += 1
                 marker = self._marker(item, count, digest & DIGEST_MASK)
                 markers.append(RenderedMarker(len(records), sequence, marker, item.after_record))
                 record = encoder.marker(partition, sequence, item.time_ms, marker)
-                wire += overhead
-                payload += len(record.key)
+                batch_bytes += overhead
+                payload_bytes += len(record.key)
             records.append(record)
             items.append(waiting.popleft())
         assert count >= 0, "a partition has a negative object count"
         self.members_since_batch = 0
         self.sequence, self.count, self.digest = sequence, count, digest & DIGEST_MASK
         if received_at_s:
-            self.mean_bytes = max(256, (3 * self.mean_bytes + wire // len(records)) // 4)
+            self.mean_bytes = max(256, (3 * self.mean_bytes + batch_bytes // len(records)) // 4)
         objects = len(received_at_s)
         kinds = {
             "event": objects - nulls - members,
@@ -336,7 +342,7 @@ class PartitionQueue:
             "marker": len(markers),
         }
         return RenderedBatch(
-            items, records, markers, start, kinds, received_at_s, queued_bytes, payload
+            items, records, markers, start, kinds, received_at_s, queued_bytes, payload_bytes
         )
 
     def _marker(self, item: QueuedMarker, count: int, digest: int) -> Marker:

@@ -138,10 +138,10 @@ class GapReader(Protocol):
         ranges: Mapping[int, Sequence[tuple[int, int]]],
         take: Callable[[int, int, LogRecord], None],
     ) -> None:
-        """Pass partition, offset and content of this stream's records in `ranges`, and of those
-        that may hide one of its objects, to `take`,
-        however long it takes. `ranges` has those of each partition, [start, stop), in the order of
-        its log: it is read once, from the first one to the last one."""
+        """Call `take` with partition, offset and content of each record in `ranges` that is of this
+        stream, or may hide one of its objects; however long it takes. `ranges` has those of each
+        partition, [start, stop), in the order of its log: it is read once, from the first one to
+        the last one."""
         ...
 
 

@@ -87,29 +87,28 @@ class RecoveredPartition:
 class RecoveredState:
     """The result of a recovery.
 
-    `entries` are those of each partition; `deleted_versions` holds the `LogRecovery.deleted` of all
-    partitions: the store ignores replayed events of a key that are older. For `WatchFrom` it has
-    only deletes newer than the decision's frontier. `newest_on_log` is the highest resourceVersion
-    on the log, "" for none. `pending_repairs` are the keys, with their partition, whose true state
-    must be published again (`LogRecovery.to_repair`); strays
-    among them: an object in a partition where its key does not belong is in no `entries`, nor in
-    the partition's count and digest, for a repair removes it there. `records_since_snapshot` counts
-    object records since the begin of the last complete snapshot.
+    `partitions` and `entries` are in the order of the partitions. An object in a partition where
+    its key does not belong is in no `entries`, nor in count and digest: one of `pending_repairs`
+    (all `LogRecovery.to_repair`) removes it there.
     """
 
     decision: Decision
     partitions: tuple[RecoveredPartition, ...]
     entries: tuple[dict[bytes, Entry], ...]
     deleted_versions: dict[bytes, str]
+    """All `LogRecovery.deleted`, with `WatchFrom` those newer than its frontier: the store ignores
+    replayed events of a key that are older."""
     newest_on_log: str
+    """The highest resourceVersion on the log, "" for none."""
     pending_repairs: Repairs
     trimmed: dict[bytes, Trimmed] = field(default_factory=dict)
     records_since_snapshot: int = 0
+    """Object records since the begin of the last complete snapshot."""
 
     @property
     def frontiers(self) -> tuple[str, ...]:
-        """With `WatchFrom`, the frontiers by partition if they differ: the watch begins at the
-        lowest, and up to its own frontier a partition gets only replays. Else empty."""
+        """With `WatchFrom`, those of the partitions if they differ: the watch begins at the lowest,
+        and up to its own frontier a partition gets only replays. Else empty."""
         found = tuple(partition.frontier for partition in self.partitions)
         ahead = isinstance(self.decision, WatchFrom) and len(set(found)) > 1
         return found if ahead else ()
@@ -265,19 +264,19 @@ class LogRecovery:
         }
 
     def _admit(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
-        """Advance to this position. An epoch begins with its claim marker, sequence 1."""
+        """Advance to this position; False where readers ignore it. An epoch begins with its claim
+        marker, sequence 1."""
         state = self.state
-        expected = state.last + 1 if epoch == state.epoch else 1 if claim else None
-        ignored_because = state.admit(epoch, sequence)
-        if ignored_because is not None:
+        follows = sequence == state.last + 1 if epoch == state.epoch else claim and sequence == 1
+        if state.admit(epoch, sequence) is not None:
             return False
-        if sequence != expected:
+        if not follows:
             self.tail.sequence_gap = True
         return True
 
-    def _object(self, claimed: ObjectRecord) -> None:
-        record, key = judged(claimed), claimed.key
-        if record is not claimed:
+    def _object(self, read: ObjectRecord) -> None:
+        record, key = judged(read), read.key
+        if record is not read:
             self.tail.hash_differs = True
         self.to_repair.pop(key, None)
         self.records_since_snapshot += 1
@@ -374,11 +373,11 @@ class LogRecovery:
             self._records_at_begin = 0
         elif marker.last_snapshot and marker.last_snapshot_offset is not None:
             self.last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)
+        # what the end of a snapshot did not mention is deleted: `judge` has removed it from
+        # `entries`; None: count or digest differ
         unmentioned = self.state.judge(marker)
-        shaped = marker.partitions == self.partitions or marker.retires
-        self.proven = unmentioned is not None and shaped
-        # the end of a snapshot proves that what it did not mention is deleted, and `judge` has
-        # removed that from `entries`; None: count or digest differ
+        as_many_partitions = marker.partitions == self.partitions or marker.retires
+        self.proven = unmentioned is not None and as_many_partitions
         for key, entry in (unmentioned or {}).items():
             self._values.pop(key, None)
             self.trimmed.pop(key, None)
@@ -483,7 +482,7 @@ def _doubt(tails: Sequence[Tail], *, foreign: bool, wrong: str) -> str:
 def remove_strays(recoveries: Sequence[LogRecovery]) -> Iterator[None]:
     """Remove what another writer put into a partition where its key does not belong: after the
     newest marker, anywhere if that does not agree, or where another partition holds the key as
-    well. Yields after each key that it looked at."""
+    well. Yields after each key that it looked at, so that its caller may pause."""
     suspects = [
         (recovery, key)
         for recovery in recoveries

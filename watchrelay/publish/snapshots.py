@@ -56,9 +56,9 @@ class Snapshot:
         self._begins: dict[int, int] = {}
         self._ends: dict[int, SnapshotPartition] = {}
         self._ended = False
-        self._others = -1
+        self._others: int | None = None
         """At the last call of `members_limit_bytes`: the number of object records that are not
-        members of this snapshot; -1 before the first call."""
+        members of this snapshot."""
         self._last_change_at_s = -math.inf
         """When that number last changed."""
 
@@ -79,13 +79,13 @@ class Snapshot:
         return len(self._ends) == self._partitions
 
     def members_limit_bytes(self, now_s: float, records: int) -> int:
-        """How many bytes of members a batch of a partition may hold now. `records`: the object
-        records queued so far, with those of the snapshot. If others were queued since the last
-        call, events come."""
+        """How many bytes of members a batch of a partition may hold now; called once in each step.
+        `records`: the object records queued so far, with those of the snapshot. If others were
+        queued since the last call, events come."""
         others = records - self.members
-        if others != self._others:
-            self._last_change_at_s = now_s if self._others >= 0 else -math.inf
-            self._others = others
+        if self._others is not None and others != self._others:
+            self._last_change_at_s = now_s
+        self._others = others
         return (
             MEMBERS_BUSY_BYTES if now_s - self._last_change_at_s < QUIET_S else MEMBERS_QUIET_BYTES
         )
@@ -161,7 +161,7 @@ class SnapshotSchedule:
         """One is due, and what it needs is read."""
         self.number = 0
         """Of the newest one that began."""
-        self._removed_until_s = -math.inf
+        self._not_again_before_s = -math.inf
 
     def request(self, request_id: str) -> None:
         """Let the next snapshot begin soon, and its index record name the request."""
@@ -185,12 +185,12 @@ class SnapshotSchedule:
         self._requests[:0] = snapshot.requests
         self.wanted = True
 
-    def removed(self, now_s: float) -> bool:
-        """Let a new snapshot begin, as records of the newest one are gone; False: too soon after
-        the last time."""
-        if now_s < self._removed_until_s:
+    def want_again(self, now_s: float) -> bool:
+        """Let a new snapshot begin, as records of the newest one were removed; False: too soon
+        after the last time."""
+        if now_s < self._not_again_before_s:
             return False
-        self._removed_until_s = now_s + REMOVED_EVERY_S
+        self._not_again_before_s = now_s + REMOVED_EVERY_S
         self.wanted = True
         return True
 
@@ -206,8 +206,8 @@ class SnapshotSchedule:
 
         Args:
             index: Its index record; empty if there is none.
-            records: Where that snapshot began, in this writer's record count; 0 or negative: -5 if
-                previous writers wrote five records since.
+            records: Minus the number of object records since that snapshot: where it began, in
+                this writer's count.
         """
         self._records = records
         if self._interval_s:

@@ -56,8 +56,8 @@ class StaleRecordFinder:
         self._gaps: list[_Gap] = []
         self._wake = asyncio.Event()
         self._gaps_found = self._gaps_checked = 0
-        self._ending = ("", 0)
-        """The snapshot, and how many gaps were known when it was first ready to end."""
+        self._ending, self._gaps_at_ending = "", 0
+        """The snapshot that is ready to end, and how many gaps were known at first then."""
         self._pause_s = PAUSE_MIN_S
 
     def may_end(self, snapshot: str, *, ready_to_end: bool) -> bool:
@@ -65,9 +65,9 @@ class StaleRecordFinder:
         `ready_to_end`. A later writer reads back from this begin, and would not find a stale record
         before it. Later gaps do not count, for where another process writes to the same topic there
         is always one."""
-        if ready_to_end and self._ending[0] != snapshot:
-            self._ending = (snapshot, self._gaps_found)
-        return ready_to_end and self._gaps_checked >= self._ending[1]
+        if ready_to_end and self._ending != snapshot:
+            self._ending, self._gaps_at_ending = snapshot, self._gaps_found
+        return ready_to_end and self._gaps_checked >= self._gaps_at_ending
 
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
         """Take the offsets of an acknowledged batch whose first record has `first_sequence`.
@@ -107,7 +107,6 @@ class StaleRecordFinder:
             if unread:
                 ranges.setdefault(gap.partition, []).extend(unread)
         stale, resent = Repairs(), dict[_Gap, set[Decoded]]()
-
         owns = self._gap_reader.owns
 
         def judge(partition: int, offset: int, record: LogRecord) -> None:
@@ -115,17 +114,20 @@ class StaleRecordFinder:
                 if (record.named or self._is_held(record.key)) and owns(record.key):
                     stale[record.key, partition] = None
                 return
-            known = by_partition[partition]
-            gap = known[bisect_right(known, offset, key=lambda gap: gap.stop)]
             if record.epoch > self._epoch:
                 raise self._ahead(record)
-            if record.epoch == self._epoch and record.sequence >= gap.sequence:
-                past = record.sequence >= gap.sequence + gap.end - gap.stop
-                if past or isinstance(record, OtherCluster):
-                    raise self._spoiled(gap, record)
-                resent.setdefault(gap, set()).add(record)
-            elif isinstance(record, ObjectRecord) and owns(record.key):
-                stale[record.key, partition] = None
+            known = by_partition[partition]
+            gap = known[bisect_right(known, offset, key=lambda gap: gap.stop)]
+            if record.epoch < self._epoch or record.sequence < gap.sequence:
+                if isinstance(record, ObjectRecord) and owns(record.key):
+                    stale[record.key, partition] = None
+                return
+            # readers take it for our next record: at best it is a copy of one of the batch that
+            # follows the gap
+            past_batch = record.sequence >= gap.sequence + gap.end - gap.stop
+            if past_batch or isinstance(record, OtherCluster):
+                raise self._spoiled(gap, record)
+            resent.setdefault(gap, set()).add(record)
 
         if ranges:
             await self._gap_reader.read(ranges, judge)
@@ -136,7 +138,7 @@ class StaleRecordFinder:
         return stale
 
     async def _compare(self, resent: Mapping[_Gap, set[Decoded]]) -> None:
-        """Read the batches in these gaps. Raises: EpochSpoiled: A record of a gap is no copy of
+        """Read the batches after these gaps. Raises: EpochSpoiled: A record of a gap is no copy of
         one in its batch."""
         batches = dict[int, list[tuple[int, int]]]()
         for gap in resent:
@@ -145,7 +147,7 @@ class StaleRecordFinder:
         def compare(partition: int, offset: int, record: LogRecord) -> None:
             for gap, copies in resent.items():
                 if gap.partition == partition and gap.stop <= offset < gap.end:
-                    copies -= {record}
+                    copies.discard(record)
 
         await self._gap_reader.read(batches, compare)
         for gap, strange in resent.items():

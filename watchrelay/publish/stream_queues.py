@@ -41,8 +41,9 @@ _CHANGE_REASONS: frozenset[Reason] = frozenset({"watch", "relist", "resume", "co
 a start that could not continue the watch from the log."""
 
 Fit = Callable[[bytes, bytes | None, Entry, int | None], tuple[bytes, Trimmed]]
-"""(key, value or None to unpack it, entry, hash of the trimmed form on the log or None) -> what to
-publish of an object that may be too large. Called for few objects."""
+"""(key, value or None to unpack it, entry, `form_hash`) -> what to publish of an object that may be
+too large: the form with `form_hash`, which the log has, or where that is None the largest one that
+fits. Called for few objects."""
 
 
 @dataclass(slots=True)
@@ -94,14 +95,15 @@ class StreamQueues:
         self.object_records = 0
         """Records of objects queued so far, except those that were removed before they were
         sent."""
-        self.snapshot_remaining: set[bytes] = set()
-        """Keys that the running snapshot still has to publish: no record since its begin."""
         self.uncounted_keys: set[bytes] = set()
         """Keys that are not in this writer's count and digest: those that the first snapshot has
-        not reached (the log may lack them, or hold a state that was not verified), and
+        not reached (the log may lack them, or hold a state that was not verified), and all of
         `withheld`."""
         self.withheld: set[bytes] = set()
         """Those of which the topic does not accept anything: the log holds nothing of them."""
+        self.snapshot_remaining: set[bytes] = set()
+        """Keys that the running snapshot still has to publish: no record since its begin. While the
+        first one runs, this is `uncounted_keys` itself."""
         self.unverified_keys: frozenset[bytes] = frozenset()
         """Keys that an unverified log holds: they are published again, but not as "added"."""
         self.trimmed_before: dict[bytes, Trimmed] = {}
@@ -272,7 +274,7 @@ class StreamQueues:
         replaced_hash = self._take_published_hash(key, entry.hash)
         self._forget(key)
         deletion = QueuedRecord.deletion(
-            key, entry, entry.uid, reason, replaced_hash, version, time_ms, received_at_s
+            key, entry, reason, replaced_hash, version, time_ms, received_at_s
         )
         self._append(self.by_partition[entry.partition], *self._with_trailing_tombstone(deletion))
 
@@ -282,10 +284,10 @@ class StreamQueues:
         self.trimmed_hashes.pop(key, None)
 
     def _form_and_hash(
-        self, key: bytes, value: bytes | None, entry: Entry, published_hash: int | None
+        self, key: bytes, value: bytes | None, entry: Entry, form_hash: int | None
     ) -> tuple[bytes, Trimmed, int]:
-        """What to publish of an object that may be too large, and its hash."""
-        value, trimmed = self._fitting.fit(key, value, entry, published_hash)
+        """What to publish of an object that may be too large (`Fit`), and the hash of that."""
+        value, trimmed = self._fitting.fit(key, value, entry, form_hash)
         if not trimmed:
             return value, trimmed, entry.hash
         value_hash = content_hash(key, value)
@@ -315,6 +317,15 @@ class StreamQueues:
             replace(deletion, replaced_hash=None, received_at_s=0.0, trailing_tombstone=True),
         ]
 
+    def begin_snapshot(self, keys: Iterable[bytes], *, first: bool) -> None:
+        """Let a snapshot publish all `keys` of the store. `first`: none is in count and digest
+        yet. An abandoned first snapshot begins again without it, for what was published meanwhile
+        is counted."""
+        if first:
+            self.uncounted_keys = {*keys, *self.unverified_keys}
+        # shared, not copied: what enters or leaves `uncounted_keys` does so here too
+        self.snapshot_remaining = self.uncounted_keys if first else set(keys)
+
     def push_member(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
         replaced_hash = self._take_published_hash(key, entry.hash)
@@ -338,15 +349,12 @@ class StreamQueues:
         holds nothing of it, or nothing verified, so a trimmed form that was published earlier is
         not reused."""
         self.snapshot_remaining.discard(key)
-        whole_hash, form_hash = self.trimmed_hashes.pop(key, (0, 0))
-        published_hash = (
-            form_hash
-            if form_hash and replaced_hash is not None and whole_hash == entry.hash
-            else None
-        )
+        whole_hash, form_hash = self.trimmed_hashes.pop(key, (None, None))
+        if replaced_hash is None or whole_hash != entry.hash:
+            form_hash = None
         value, trimmed, value_hash = None, self.trimmed_before.get(key, ""), entry.hash
-        if published_hash is not None or len(entry.block) > self._fitting.packed_max:
-            value, trimmed_now, value_hash = self._form_and_hash(key, None, entry, published_hash)
+        if form_hash is not None or len(entry.block) > self._fitting.packed_max:
+            value, trimmed_now, value_hash = self._form_and_hash(key, None, entry, form_hash)
             trimmed = trimmed_now or trimmed
         record_bytes = RECORD_COST_BYTES + len(entry.block if value is None else value)
         item = QueuedRecord(
@@ -367,25 +375,23 @@ class StreamQueues:
         self._append(self.by_partition[entry.partition], item)
 
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
-        """Publish the true state of a key whose last record in `partition` does not show it. That
-        is the object; or a null, if there is no object, or it is withheld, or it belongs to another
-        partition (why: see `_belonging`).
+        """Publish the true state of a key whose last record in `partition` does not show it: the
+        object `entry`, or a null if there is none, it is withheld, or it belongs to another
+        partition.
 
         For a key that is not withheld: nothing is queued if the first snapshot publishes it anyway;
         in a conflated partition it becomes dirty.
         """
-        misplaced = entry is not None and entry.partition != partition
-        entry = None if misplaced else entry
-        queue = self.by_partition[partition]
+        queue, here = self.by_partition[partition], _belonging(entry, partition)
         if key in self.withheld:
             self._queue_repair(key, None, queue, time_ms)
-        elif key in self.uncounted_keys and not misplaced:
+        elif key in self.uncounted_keys and here is entry:
             return
         elif queue.dirty is not None:
-            published_hash = None if entry is None else self.published_hash(key, entry.hash)
-            queue.dirty.require(key, "" if entry is None else entry.uid, published_hash)
+            published_hash = None if here is None else self.published_hash(key, here.hash)
+            queue.dirty.require(key, "" if here is None else here.uid, published_hash)
         else:
-            self._queue_repair(key, entry, queue, time_ms)
+            self._queue_repair(key, here, queue, time_ms)
 
     def _queue_repair(
         self, key: bytes, entry: Entry | None, queue: PartitionQueue, time_ms: int
@@ -396,7 +402,7 @@ class StreamQueues:
         else:
             # the version of the delete is not known: docs/record-contract.md, section 3
             absent, version = Entry.of("", "", queue.partition), queue.frontier
-            null = QueuedRecord.deletion(key, absent, "", "healed", None, version, time_ms, 0.0)
+            null = QueuedRecord.deletion(key, absent, "healed", None, version, time_ms, 0.0)
             self._append(queue, null)
 
     # ---- markers ---------------------------------------------------------------------------------
@@ -415,18 +421,15 @@ class StreamQueues:
         time_ms: int,
         snapshot: str = "",
     ) -> None:
-        """Queue a marker on one partition.
-
-        Its frontier is not lower than that of a previous writer's markers; in a conflated partition
-        it repeats the partition's last one, and its `seen_ms`, for changes received since may be
-        dirty keys still. A conflated partition gets no marker while the log differs from the store
-        by changes that only a list found (`difference_unconfirmed`): the next start would take the
-        marker as proof that they are on the log, and they would be lost.
-        """
+        """Queue a marker on one partition, unless that is conflated while `difference_unconfirmed`.
+        Its frontier is not lower than that of a previous writer's markers."""
         after_record, seen_ms = self.last_record_number, self.seen_ms
         if queue.dirty is not None:
+            # what only a list found may be dirty still: the next start would take a marker as proof
+            # that it is on the log, and it would be lost
             if queue.difference_unconfirmed:
                 return
+            # changes received since the newest marker may be dirty still
             after_record, (frontier, seen_ms) = NOT_ALL, queue.newest_marker
             if queue.lowering_unconfirmed:
                 frontier = "0"
@@ -450,9 +453,8 @@ class StreamQueues:
             if type(last) is not QueuedMarker:
                 self.mark_partition(queue, "heartbeat", frontier=frontier, time_ms=time_ms)
             elif last.after_record != NOT_ALL:
-                # no record of this partition follows the marker (the numbers run over all
-                # partitions). So, unless it is a begin, it confirms as much as a new one would;
-                # only its frontier and `seen_ms` are older
+                # what was queued since is in other partitions: the marker confirms as much as one
+                # that is queued now. Its frontier and `seen_ms` stay older
                 last.after_record = self.last_record_number
 
     def acked(self, queue: PartitionQueue, batch: RenderedBatch, offsets: Sequence[int]) -> None:
@@ -476,9 +478,9 @@ class StreamQueues:
             if later.replaced_hash == old:
                 later.replaced_hash = new
             if later.entry is not item.entry or later.verb == "deleted" or later.value_hash != old:
-                break
+                break  # another state
             later.value, later.value_hash, later.trimmed = value, new, trimmed
-        else:
+        else:  # the newest state that is queued
             dirty_key = None if queue.dirty is None else queue.dirty.get(key)
             if dirty_key is None or not dirty_key.deleted_version:
                 self.trimmed_hashes[key] = (item.entry.hash, new)
@@ -488,11 +490,7 @@ class StreamQueues:
 
     def withhold(self, queue: PartitionQueue, index: int) -> bool:
         """Remove the queued record `index`, or replace it by a delete where the log holds an
-        earlier state of the object.
-
-        The log then holds nothing of the object, and count and digest agree. Unless another record
-        of the key is queued, or the key is dirty, the key is then in `uncounted_keys`, so the
-        object is "added" once a state of it fits, and each snapshot tries again.
+        earlier state of the object: the log then holds nothing of it.
 
         Returns: False, and nothing is changed, where the record cannot be left out: a marker, or
             the deletion of what the log holds.
@@ -506,6 +504,23 @@ class StreamQueues:
         self._account(item, -1)
         if item.verb == "deleted":
             return True
+        self._will_not_be_held(queue, index, item)
+        if item.replaced_hash is not None:
+            # this delete is neither a snapshot member nor a repair: "conflated" fits best
+            reason: Reason = item.reason if item.reason in _CHANGE_REASONS else "conflated"
+            deletion = QueuedRecord.deletion(
+                item.key, item.entry, reason, item.replaced_hash, item.version, item.time_ms,
+                item.received_at_s,
+            )  # fmt: skip
+            for at, each in enumerate(self._with_trailing_tombstone(deletion), index):
+                queue.waiting.insert(at, each)
+                self._account(each)
+        return True
+
+    def _will_not_be_held(self, queue: PartitionQueue, index: int, item: QueuedRecord) -> None:
+        """Adjust what follows `item`, whose state is not published, so that count and digest agree:
+        the next record of the key from `index` on; else its dirty key; else the key is `withheld`,
+        so that the object is "added" once a state of it fits, and each snapshot tries again."""
         key = item.key
         if (later := next(queue.later(index, key), None)) is not None:
             if later.replaced_hash == item.value_hash:
@@ -518,18 +533,6 @@ class StreamQueues:
             self.withheld.add(key)
         elif dirty_key.hash == item.value_hash:
             dirty_key.hash = None
-        if item.replaced_hash is not None:
-            # this delete is neither a snapshot member nor a repair: "conflated" fits best
-            reason: Reason = item.reason if item.reason in _CHANGE_REASONS else "conflated"
-            cost = RECORD_COST_BYTES
-            deletion = replace(
-                item, value=None, verb="deleted", reason=reason, value_hash=0, queued_bytes=cost
-            )
-            deletion.trimmed = ""
-            for at, each in enumerate(self._with_trailing_tombstone(deletion), index):
-                queue.waiting.insert(at, each)
-                self._account(each)
-        return True
 
     # ---- conflation ------------------------------------------------------------------------------
 
@@ -544,21 +547,20 @@ class StreamQueues:
             if dirty is None:
                 rest.append(change)
                 continue
-            removed_version = change.resource_version if isinstance(change, Removed) else None
-            object_hash = change.replaced_hash if isinstance(change, Upserted) else entry.hash
+            if isinstance(change, Upserted):
+                uid, object_hash, removed_version = change.uid, change.replaced_hash, None
+            else:
+                uid, object_hash, removed_version = entry.uid, entry.hash, change.resource_version
             published_hash = self._take_published_hash(key, object_hash)
-            must_publish = published_hash is None and (
-                key in self.unverified_keys or removed_version is not None
-            )
             self.trimmed_before.pop(key, None)
             if removed_version is not None:
                 self.trimmed_hashes.pop(key, None)
             dirty.changed(
                 key,
-                change.uid if isinstance(change, Upserted) else entry.uid,
+                uid,
                 published_hash,
                 received_at_s,
-                must_publish=must_publish,
+                unverified=key in self.unverified_keys,
                 removed_version=removed_version,
             )
         return rest
@@ -583,12 +585,9 @@ class StreamQueues:
         """Replace the queue of a partition by its set of dirty keys. Markers are dropped. Two kinds
         of records stay: the tombstone of a delete that was rendered, and nulls queued as repairs of
         withheld keys: were such a key dirty, its object would be published."""
-        waiting, queue.waiting, queue.dirty, queue.members_since_batch = (
-            queue.waiting,
-            deque(),
-            DirtyKeys(),
-            0,
-        )
+        waiting, queue.waiting = queue.waiting, deque()
+        dirty = queue.dirty = DirtyKeys()
+        queue.members_since_batch = 0
         self._conflating += 1
         self.skipped = self.skipped or 0
         if type(waiting[0]) is QueuedRecord and waiting[0].trailing_tombstone:
@@ -602,25 +601,18 @@ class StreamQueues:
                 queue.waiting.append(item)
                 continue
             self._account(item, -1)
+            unchanged_member = item.reason == "snapshot" and item.value_hash == published_hash
             if item.reason == "healed":
-                queue.dirty.require(key, uid, published_hash)
-                continue
-            removed_version = item.version if item.verb == "deleted" else None
-            must_publish = published_hash is None and (
-                removed_version is not None or key in self.unverified_keys
-            )
-            if item.trailing_tombstone or (
-                item.reason == "snapshot" and item.value_hash == published_hash
-            ):
-                continue  # an unchanged snapshot member needs no record of its own
-            queue.dirty.changed(
-                key,
-                uid,
-                published_hash,
-                item.received_at_s,
-                must_publish=must_publish,
-                removed_version=removed_version,
-            )
+                dirty.require(key, uid, published_hash)
+            elif not (item.trailing_tombstone or unchanged_member):
+                dirty.changed(
+                    key,
+                    uid,
+                    published_hash,
+                    item.received_at_s,
+                    unverified=key in self.unverified_keys,
+                    removed_version=item.version if item.verb == "deleted" else None,
+                )
 
     def refill(
         self,
@@ -664,39 +656,33 @@ class StreamQueues:
     ) -> int:
         """Queue what leads from the published state of `key` to `entry`; returns the number of
         states that got a record."""
-        replaced_hash, received_at_s = dirty_key.hash, dirty_key.received_at_s
-        same = replaced_hash is not None and entry is not None and entry.uid == dirty_key.uid
-        records = 0
-        if not same and (
-            replaced_hash is not None or (dirty_key.must_publish and dirty_key.deleted_version)
-        ):
-            present_version = queue.frontier if entry is None else entry.resource_version
-            absent = Entry.of("", "", queue.partition)
-            version = dirty_key.deleted_version or present_version
-            uid = dirty_key.uid
+        held_hash, received_at_s = dirty_key.hash, dirty_key.received_at_s
+        same_object = held_hash is not None and entry is not None and entry.uid == dirty_key.uid
+        may_be_held = held_hash is not None or (
+            dirty_key.must_publish and dirty_key.deleted_version
+        )
+        published = 0
+        if may_be_held and not same_object:
+            version = dirty_key.deleted_version or (
+                queue.frontier if entry is None else entry.resource_version
+            )
+            absent = Entry.of(dirty_key.uid, "", queue.partition)
             deletion = QueuedRecord.deletion(
-                key, absent, uid, "conflated", replaced_hash, version, time_ms, received_at_s
+                key, absent, "conflated", held_hash, version, time_ms, received_at_s
             )
             self._append(queue, *self._with_trailing_tombstone(deletion))
-            records = 1
+            published = 1
         if entry is not None and not (
-            same and self.published_hash(key, entry.hash) == replaced_hash
+            same_object and self.published_hash(key, entry.hash) == held_hash
         ):
-            is_new = not same and (records == 1 or key not in self.unverified_keys)
+            is_new = not same_object and (published or key not in self.unverified_keys)
             verb: Verb = "added" if is_new else "modified"
-            self._queue_object(
-                key,
-                entry,
-                verb,
-                "conflated",
-                replaced_hash if same else None,
-                time_ms,
-                received_at_s,
-            )
-            return records + 1
-        if dirty_key.must_publish and not records:
+            replaced_hash = held_hash if same_object else None
+            self._queue_object(key, entry, verb, "conflated", replaced_hash, time_ms, received_at_s)
+            return published + 1
+        if dirty_key.must_publish and not published:
             self._queue_repair(key, entry, queue, time_ms)
-        return records
+        return published
 
 
 def _belonging(entry: Entry | None, partition: int) -> Entry | None:

@@ -403,11 +403,11 @@ class StreamWriter:
             self._request_flush()
 
     def _step_repairs(self) -> None:
-        may_go_on = self._repairs.step(time_ms=self._wall_ms())
+        has_room = self._repairs.step(time_ms=self._wall_ms())
         if not self._repairs.waiting:
             self._backpressure.room_made()  # a drain may wait for this alone
-        elif may_go_on:
-            self._flush_trigger.now()  # without room a receipt wakes us
+        elif has_room:
+            self._flush_trigger.now()  # without room, the next receipt leads to a flush
 
     # ---- flushing --------------------------------------------------------------------------------
 
@@ -435,7 +435,7 @@ class StreamWriter:
         if self._repairs.waiting:
             self._step_repairs()
             if not self._repairs.waiting:
-                self._heartbeat()  # none came meanwhile
+                self._heartbeat()  # while they wait, none is queued
         if self._snapshot is not None:
             self._step_snapshot()
         for queue in self._queues.partitions:
@@ -519,6 +519,7 @@ class StreamWriter:
         """Render again what was not appended, with less of the refused object or without it."""
         queue.put_back()
         if appended := len(error.acked):
+            # the same records with the same sequences: count what is on the log
             queue.outstanding = self._render(queue, limit_records=appended)
             self._acked(queue, queue.outstanding, error.acked)
         adjusted = self._oversize.shrink_or_withhold(self._queues, queue, error.index - appended)
@@ -547,6 +548,7 @@ class StreamWriter:
             now_s = self._now_s()
             heartbeat_at_s = until_s = interval.next_at_s(now_s, slot)
             if self._may_snapshot() and (wait_s := self._schedule.wait_s(now_s)) is not None:
+                # not at once: a timer may fire a moment before its time
                 until_s = min(heartbeat_at_s, now_s + max(wait_s, 0.01))
             await interval.sleep(now_s, until_s)
             self._check_ownership()
@@ -567,15 +569,16 @@ class StreamWriter:
             self._queues.heartbeat(frontier=machine.frontier(self._phase), time_ms=self._wall_ms())
             self._request_flush()
             if (reader := self._context.gap_reader) is not None and self._may_snapshot():
-                self._renew_lost(reader)
+                self._replace_removed_snapshot(reader)
 
-    def _renew_lost(self, reader: GapReader) -> None:
+    def _replace_removed_snapshot(self, reader: GapReader) -> None:
         """Let a snapshot begin where the log of a partition starts after the begin of the newest
         one: objects that have not changed since may have no record."""
         for queue in self._queues.partitions:
-            start = reader.log_start(queue.partition)
-            snapshot, begin = queue.last_snapshot or ("", start)
-            if start > begin and self._schedule.removed(self._now_s()):
+            if queue.last_snapshot is None:
+                continue
+            start, (snapshot, begin) = reader.log_start(queue.partition), queue.last_snapshot
+            if start > begin and self._schedule.want_again(self._now_s()):
                 extra = {
                     "stream": self.spec.id,
                     "topic": self.spec.topic,
@@ -601,14 +604,10 @@ class StreamWriter:
 
     def _begin_snapshot(self, *, first: bool = False) -> None:
         """Queue begin on every partition, with the frontier reached so far, "0" for the first.
-        `first`: for BEGIN_FIRST_SNAPSHOT. False when an abandoned first snapshot begins again: then
-        `uncounted_keys` stays as it is, for the keys published meanwhile are counted."""
+        `first`: as in `StreamQueues.begin_snapshot`."""
         assert self._encoder is not None, "a snapshot before the claim"
         queues, keys, now_s = self._queues, self._store.keys(), self._now_s()
-        if first:
-            queues.uncounted_keys = {*keys, *queues.unverified_keys}
-        # shared, not copied: what enters or leaves `uncounted_keys` does so here too
-        queues.snapshot_remaining = queues.uncounted_keys if first else set(keys)
+        queues.begin_snapshot(keys, first=first)
         requests = self._schedule.begun(now_s, queues.object_records)
         self._snapshot = snapshot = Snapshot(
             f"{self._epoch}-{self._schedule.number}",
@@ -627,12 +626,8 @@ class StreamWriter:
         snapshot, queues = self._snapshot, self._queues
         if snapshot is None or isinstance(self._phase, Draining):
             return
-        now_ms, partitions, examined = (
-            self._wall_ms(),
-            queues.by_partition,
-            snapshot.examined,
-        )
-        # the other half is left for changes: conflation would abandon the snapshot
+        now_ms, partitions, examined = self._wall_ms(), queues.by_partition, snapshot.examined
+        # half of the bound; the other is left for changes: conflation would abandon the snapshot
         room_bytes = self._repairs.room_bytes
         if snapshot.keys_left and queues.queued_bytes <= room_bytes:
             members_limit_bytes = snapshot.members_limit_bytes(self._now_s(), queues.object_records)
