@@ -128,6 +128,15 @@ def comparable(version: str) -> bool:
     )
 
 
+def advances(version: str, cursor: str) -> bool:
+    """Whether a cursor may move to `version`: from a number only to a higher one, from what is no
+    number to any other version that is watchable."""
+    # of two numbers the longer is higher, or where both are equally long the later in the alphabet
+    if (len(version), version) > (len(cursor), cursor) and comparable(version):
+        return True
+    return version != cursor and not comparable(cursor) and watchable(version)
+
+
 def compare(left: str, right: str) -> int | None:
     """-1, 0 or 1 as `left` is older than, equal to or newer than `right`; None when they cannot
     be ordered. compare(a, b) == -compare(b, a). Source: KEP-5504."""

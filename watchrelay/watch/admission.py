@@ -86,12 +86,28 @@ class Admission:
         finally:
             stream.close()
 
-    def small_list_at_s(self, now_s: float) -> float:
-        """The moment of the next free turn for a small list, of `SMALL_LISTS_A_SECOND`; takes
-        it."""
+    def take_small_list_turn(self, now_s: float) -> float:
+        """The moment of the next free turn for a small list, of `SMALL_LISTS_A_SECOND`, which is
+        taken then."""
         at_s = max(now_s, self._next_small_list_at_s)
         self._next_small_list_at_s = at_s + 1 / SMALL_LISTS_A_SECOND
         return at_s
+
+    def log_open(self, error: KubeError, now_s: float, *, outage: bool) -> None:
+        """Log that `error` opened the circuit: an `outage` as a warning, unless there was one."""
+        until_s = self.breaker.open_until_s
+        extra = {
+            "error": str(error),
+            "reason": error.reason,
+            "wait_s": None if until_s is None else round(until_s - now_s, 3),
+            "failures": self.breaker.failures_in_row,
+        }
+        warn = outage and not self.logged_open and now_s >= self.warn_again_at_s
+        level = logging.WARNING if warn else logging.DEBUG
+        log.log(level, "API server unavailable; requests of all streams are paused", extra=extra)
+        if warn:
+            self.logged_open = True
+            self.warn_again_at_s = now_s + WARN_AGAIN_AFTER_S
 
     def notify(self) -> None:
         """Wake every stream that waits for the circuit breaker."""
@@ -133,7 +149,7 @@ class StreamAdmission:
     def small_list_at_s(self, now_s: float) -> float:
         """When the stream may make its next small list: the turn that it has, or another."""
         if self._small_list_at_s <= now_s:
-            self._small_list_at_s = self._admission.small_list_at_s(now_s)
+            self._small_list_at_s = self._admission.take_small_list_turn(now_s)
         return self._small_list_at_s
 
     async def acquire_list_slot(self, *, large: bool) -> None:
@@ -194,27 +210,9 @@ class StreamAdmission:
         if permit is not None and breaker.failed(
             self._number, permit, now_s, retry_after_s=error.retry_after_s, reached=reached
         ):
-            until_s = breaker.open_until_s
-            extra = {
-                "error": str(error),
-                "reason": error.reason,
-                "wait_s": None if until_s is None else round(until_s - now_s, 3),
-                "failures": breaker.failures_in_row,
-            }
             # a failure of the server begins a new generation of permits; without one, the probe
-            # failed for a reason of its own stream, which is no outage
-            warn = (
-                breaker.generation > permit.generation
-                and not admission.logged_open
-                and now_s >= admission.warn_again_at_s
-            )
-            level = logging.WARNING if warn else logging.DEBUG
-            log.log(
-                level, "API server unavailable; requests of all streams are paused", extra=extra
-            )
-            if warn:
-                admission.logged_open = True
-                admission.warn_again_at_s = now_s + WARN_AGAIN_AFTER_S
+            # failed for a reason of its own stream
+            admission.log_open(error, now_s, outage=breaker.generation > permit.generation)
             admission.notify()
 
     def watch_broke(self, error: KubeError) -> None:

@@ -78,10 +78,10 @@ class CircuitBreaker:
         self._answered = False
         """The server has answered a request since it failed last."""
         self._waiting: set[int] = set()
-        self._others_answered: dict[int, bool] = {}
-        """The streams whose newest request failed with `Unavailable`. True: another was answered
-        since then, so the stream's next failure is its own. A failure of the server that opens the
-        circuit sets all to False."""
+        self._answered_since: dict[int, bool] = {}
+        """Of the streams whose newest request failed with `Unavailable`: whether another was
+        answered since then, so that the stream's next failure is its own. A failure of the server
+        that opens the circuit sets all to False."""
         self.state: Closed | Open | HalfOpen = Closed()
         self.generation = 0
         """The generation of permits: a new one begins when the server fails, and when a watch
@@ -130,8 +130,8 @@ class CircuitBreaker:
     def answered(self, stream: int, now_s: float) -> bool:
         """A running server answered `stream`, with success or an error of the request. True when
         that closed the circuit."""
-        self._others_answered.pop(stream, None)
-        self._others_answered = dict.fromkeys(self._others_answered, True)
+        self._answered_since.pop(stream, None)
+        self._answered_since = dict.fromkeys(self._answered_since, True)
         if self.state == HalfOpen(stream):
             waiting, self._waiting = sorted(self._waiting), set()
             self.state = Closed(
@@ -164,26 +164,24 @@ class CircuitBreaker:
             True when that opened the circuit, or moved the moment of the next probe.
         """
         asked_s = min(clamp_retry_after(retry_after_s), OPEN_RETRY_AFTER_MAX_S)
-        own_failure = reached and self._others_answered.get(stream, False)
         is_probe = self.state == HalfOpen(stream)
-        if own_failure:
-            if not is_probe:
-                return False
-            self.state = Open(now_s + OPEN_LEAST_S)
-            return True
-        self._others_answered[stream] = False
+        if reached and self._answered_since.get(stream, False):  # a failure of its own
+            if is_probe:
+                self.state = Open(now_s + OPEN_LEAST_S)
+            return is_probe
+        self._answered_since[stream] = False
         probing = isinstance(self.state, HalfOpen) and self.state.prober is not None
-        if permit.generation < self.generation or (probing and not is_probe):
-            if isinstance(self.state, Open) and now_s + asked_s > self.state.until_s:
+        if (probing and not is_probe) or permit.generation < self.generation:  # no new information
+            longer = isinstance(self.state, Open) and now_s + asked_s > self.state.until_s
+            if longer:
                 self.state = Open(now_s + asked_s)
-                return True
-            return False
+            return longer
         self._keep_waiting(now_s)
         after = self._backoff.after_failure if reached else self._backoff.after_unreachable
         self._backoff, delay_s = after(now_s, healthy=self._answered, rng=self._rng)
         self._answered = False
         self.generation += 1
-        self._others_answered = dict.fromkeys(self._others_answered, False)
+        self._answered_since = dict.fromkeys(self._answered_since, False)
         self.state = Open(now_s + max(delay_s, asked_s, OPEN_LEAST_S))
         return True
 
@@ -219,7 +217,7 @@ class CircuitBreaker:
         """`stream` has stopped, or gave up its request. True when that lets another stream
         probe."""
         self._waiting.discard(stream)
-        self._others_answered.pop(stream, None)
+        self._answered_since.pop(stream, None)
         if isinstance(self.state, Closed):
             self.state.turns.pop(stream, None)
         if self.state == HalfOpen(stream):

@@ -139,7 +139,7 @@ class StreamContext(msgspec.Struct, frozen=True):
     vain_lists: int = 0
     """Lists that were complete since a watch last worked."""
     answers_late: bool = False
-    """The newest watch had no answer in time, or no later one began to answer soon."""
+    """A watch had no answer in time, and none since was answered within `LATE_ANSWER_S`."""
     whole_objects: bool = False
     """The server does not offer the metadata-only representation."""
 
@@ -166,6 +166,11 @@ class StreamContext(msgspec.Struct, frozen=True):
     """Frozen watches since one that brought an object, or since `silence_limit_s` was raised."""
     state_shown_at_s: float = -math.inf
     """When the server last showed its current state to this process, in any watch or list."""
+
+    @property
+    def in_forbidden_grace(self) -> bool:
+        """Whether a 403 is retried quickly still: something was allowed before."""
+        return (self.forbidden_grace_s or 0.0) > 0
 
     @property
     def newest_known(self) -> str:
@@ -236,9 +241,9 @@ class StreamContext(msgspec.Struct, frozen=True):
         late = self.answers_late and waited_s >= LATE_ANSWER_S
         return replace(self.after_success(of_watch=True), answers_late=late)
 
-    def with_bookmark(self, past_end_s: float) -> StreamContext:
-        """The context after a bookmark, `past_end_s` after the end that the watch asked for."""
-        return replace(self, bookmarks_seen=True) if past_end_s < -FLUSHED_S else self
+    def with_bookmark(self, before_end_s: float) -> StreamContext:
+        """The context after a bookmark, `before_end_s` before the end that the watch asked for."""
+        return replace(self, bookmarks_seen=True) if before_end_s > FLUSHED_S else self
 
     def after_watch_error(self, error: KubeError, lived_s: float, now_s: float) -> StreamContext:
         """The context after a watch that failed when it had been open for `lived_s`, or after the
@@ -251,15 +256,11 @@ class StreamContext(msgspec.Struct, frozen=True):
         """Count one more watch that failed from its cursor."""
         return replace(self, failing=self.failing.failed(self.cursor, now_s))
 
-    def with_undecodable(self, now_s: float) -> StreamContext:
-        """Count one undecodable object."""
-        again = now_s - self.undecodable_at_s <= UNDECODABLE_WINDOW_S
+    def with_undecodable(self, now_s: float, *, listed: bool = False) -> StreamContext:
+        """Count one undecodable object. `listed`: the list failed for it. The next one would have
+        it too, so it is skipped there."""
+        again = listed or now_s - self.undecodable_at_s <= UNDECODABLE_WINDOW_S
         return replace(self, undecodable_again=again, undecodable_at_s=now_s)
-
-    def with_undecodable_listed(self, now_s: float) -> StreamContext:
-        """Count an undecodable object of a list. The next list would have the object too, so it is
-        skipped there."""
-        return replace(self, undecodable_again=True, undecodable_at_s=now_s)
 
     def skips_undecodable(self, now_s: float) -> bool:
         """Whether undecodable objects are skipped now: opening the watch again did not help, or a

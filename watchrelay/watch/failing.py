@@ -96,24 +96,27 @@ class FailingWatch(msgspec.Struct, frozen=True):
         """Whether the newest watches from `cursor` failed."""
         return self.failures >= FAILURES and cursor == self.cursor
 
-    def list_due(
-        self, cursor: str, now_s: float, failures: int = FAILURES, for_s: float = FAILING_FOR_S
-    ) -> bool:
+    def list_due(self, cursor: str, now_s: float) -> bool:
         """Whether the watch fails from `cursor` each time, and another list is allowed. Failures
         that do not count do not extend the row: five within 3 s, then a minute of 503s, lead to no
         list."""
+        return self._calls_for_list(cursor, now_s, FAILURES, FAILING_FOR_S)
+
+    def proof_due(self, cursor: str, now_s: float) -> bool:
+        """Whether the next watch is the proving one: if it fails too, a list is due, at once or
+        within `PROVE_AHEAD_S`."""
+        for_s = FAILING_FOR_S - PROVE_AHEAD_S
+        return self.failures <= FAILURES and self._calls_for_list(
+            cursor, now_s, FAILURES - 1, for_s
+        )
+
+    def _calls_for_list(self, cursor: str, now_s: float, failures: int, for_s: float) -> bool:
         return (
             cursor == self.cursor
             and self.failures >= failures
             and self.newest_s - self.first_s >= for_s
             and now_s >= max(self.no_list_before_s, self.no_check_before_s)
         )
-
-    def proof_due(self, cursor: str, now_s: float) -> bool:
-        """Whether the next watch is the proving one: if it fails too, a list is due, at once or
-        within `PROVE_AHEAD_S`."""
-        ahead_s = FAILING_FOR_S - PROVE_AHEAD_S
-        return self.failures <= FAILURES and self.list_due(cursor, now_s, FAILURES - 1, ahead_s)
 
     def checked(self, now_s: float) -> FailingWatch:
         """After a small list that led to no list."""

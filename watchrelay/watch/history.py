@@ -40,6 +40,7 @@ class HistoryCheck:
     def __init__(self, held: Held) -> None:
         self._held = held
         self._suspect: tuple[str, str, str, str] | None = None
+        """The object of the list before that should have been held, and was not."""
         self._empty_at = ""
         """The version of an earlier list without objects, while older objects are held."""
 
@@ -54,7 +55,8 @@ class HistoryCheck:
         if compare(first.resource_version, cursor) not in {-1, 0} or not self._held.lacks(first):
             return "same"
         self._suspect = (first.namespace, first.name, first.uid, first.resource_version)
-        # a watch that is past the list may have shown that the object was deleted since
+        # a watch that is past the list may have shown that the object was deleted since: certain
+        # once a second list, requested after that, has it too
         past_list = compare(cursor, page.resource_version) not in {-1, 0}
         return "unclear" if past_list and suspect != self._suspect else "other"
 

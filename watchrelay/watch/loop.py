@@ -75,9 +75,9 @@ SMALL_LIST_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
-    """A version check: what its list showed, when that was requested, and up to where the watch had
-    come."""
+class _VersionCheck:
+    """What the list of a version check showed, when that was requested, and up to where the watch
+    had come then."""
 
     page: Page | None
     asked_at_s: float
@@ -131,7 +131,7 @@ class Watcher:
         self._frames: AsyncIterator[list[Frame]] | None = None
         self._tasks = asyncio.TaskGroup()
         self._history = HistoryCheck(outlet)
-        self._check: asyncio.Task[_Check | None] | None = None
+        self._version_check: asyncio.Task[_VersionCheck | None] | None = None
         """The version check that is in flight beside the watch, or beside a pause after it."""
         self._reading: asyncio.Timeout | None = None
         self.state: State | None = None
@@ -174,15 +174,12 @@ class Watcher:
                     previous = self.state
                     assert previous is not None
                     state, commands = machine.step(self._rules, previous, event, _now_s())
-                    if not (
-                        type(event) is messages.FramesReceived
-                        and type(previous) is Watching
-                        and type(state) is Watching
-                    ):
+                    watches_on = type(previous) is Watching and type(state) is Watching
+                    if not (watches_on and type(event) is messages.FramesReceived):
                         self._refresh_server_version()
                         self._reporter.stepped(state, event)
             finally:
-                await self._end_check()
+                await self._end_version_check()
                 await self._close()
                 self._reporter.stopped()
 
@@ -208,11 +205,11 @@ class Watcher:
             case messages.ReadWatch(until_s=until_s):
                 return await self._read(until_s + blocked_s, admission)
             case messages.CheckVersion(query=query, until_s=until_s):
-                self._begin_check(query, admission)
+                self._begin_version_check(query, admission)
                 return await self._read(until_s + blocked_s, admission)
-            case messages.CheckLists():
+            case messages.CheckLists(query=query):
                 await self._close()
-                return await self._check_lists(action, admission)
+                return await self._check_lists(query, admission)
             case ListDone():
                 return messages.ListFinished(await self._outlet.take(action))
             case messages.FetchPage(query=query) | messages.OpenWatch(query=query):
@@ -229,9 +226,11 @@ class Watcher:
                 raise AssertionError(f"{type(action).__name__} is not an action")
 
     async def _read(self, until_s: float, admission: StreamAdmission) -> messages.Event:
+        """Wait for frames until `until_s`. A version check that ends meanwhile ends the wait early
+        (`_end_read`); frames that `_step_at_once` takes meanwhile put off the deadline."""
         assert self._frames is not None, "read without an open watch"
         while True:
-            if (checked := self._checked()) is not None:
+            if (checked := self._version_checked()) is not None:
                 return checked
             try:
                 async with asyncio.timeout_at(until_s) as self._reading:
@@ -240,9 +239,8 @@ class Watcher:
             except StopAsyncIteration:
                 return messages.WatchEnded()
             except TimeoutError:
-                if self._check is not None and self._check.done() and self._watches():
+                if self._version_check_ended():
                     continue
-                # frames that `_step_at_once` took meanwhile have moved the deadline
                 state = self.state
                 if type(state) is not Watching or state.read_until_s <= until_s:
                     return messages.DeadlineReached()
@@ -286,7 +284,7 @@ class Watcher:
         streaming = isinstance(query, WatchQuery) and query.send_initial_events
         listing = streaming or isinstance(query, ListQuery)
         if listing:
-            await self._end_check()
+            await self._end_version_check()
             large = self._reporter.objects_listed > LARGE_LIST_OBJECTS
             await admission.acquire_list_slot(large=large)
         await admission.enter(self._reporter.paused)
@@ -304,8 +302,9 @@ class Watcher:
                 self._frames = await self._watch_stack.enter_async_context(opened)
                 event = messages.WatchOpened(_now_s() - asked_at_s)
         except KubeError as error:
+            # a 500 may come of this stream's cursor; 502 to 504, as of a proxy, concern all
             if not listing and error.status == 500:
-                admission.answered()  # of this stream; what a proxy sends may concern all
+                admission.answered()
             else:
                 admission.failed(error)
             return messages.RequestFailed(error)
@@ -327,56 +326,62 @@ class Watcher:
         except (KubeError, TimeoutError):
             return None
 
-    def _begin_check(self, query: ListQuery, admission: StreamAdmission) -> None:
-        if self._check is None:
-            check = self._check_at_turn(query, admission)
-            self._check = self._tasks.create_task(check, name=f"check {self.stream}")
-            self._check.add_done_callback(self._end_read)
+    def _begin_version_check(self, query: ListQuery, admission: StreamAdmission) -> None:
+        if self._version_check is None:
+            check = self._make_version_check(query, admission)
+            self._version_check = self._tasks.create_task(check, name=f"check {self.stream}")
+            self._version_check.add_done_callback(self._end_read)
 
-    def _end_read(self, check: asyncio.Task[_Check | None]) -> None:
-        """End the read of the watch that waits, so that it returns what the check showed."""
-        if check is not self._check or self._reading is None or self._reading.expired():
-            return
-        if self._watches():
-            self._reading.reschedule(_now_s())
-
-    def _watches(self) -> bool:
-        return type(self.state) is Watching
-
-    async def _check_at_turn(self, query: ListQuery, admission: StreamAdmission) -> _Check | None:
+    async def _make_version_check(
+        self, query: ListQuery, admission: StreamAdmission
+    ) -> _VersionCheck | None:
         """Make a version check once it is this stream's turn; None if it is not wanted then."""
         await _sleep_until(admission.small_list_at_s(_now_s()))
         state, asked_at_s, cursor = self.state, _now_s(), self.cursor
         if state is None or not wants_version_check(state):
             return None
-        return _Check(await self._small_list(query), asked_at_s, cursor)
+        return _VersionCheck(await self._small_list(query), asked_at_s, cursor)
 
-    def _checked(self) -> messages.VersionChecked | None:
+    def _end_read(self, check: asyncio.Task[_VersionCheck | None]) -> None:
+        """End the read of the watch that waits, so that it returns what the check showed."""
+        if check is not self._version_check or self._reading is None or self._reading.expired():
+            return
+        if self._version_check_ended():
+            self._reading.reschedule(_now_s())
+
+    def _version_check_ended(self) -> bool:
+        """Whether a version check has ended, for a watch that is read."""
+        check = self._version_check
+        return check is not None and check.done() and type(self.state) is Watching
+
+    def _version_checked(self) -> messages.VersionChecked | None:
         """What the version check showed that has ended, if one has, for a watch that is read."""
-        if self._check is None or not self._check.done() or not self._watches():
+        if self._version_check is None or not self._version_check_ended():
             return None
-        check, self._check = self._check.result(), None
+        check, self._version_check = self._version_check.result(), None
         if check is None:
             return None
-        if check.page is None:
+        if (page := check.page) is None:
             return messages.VersionChecked("", check.asked_at_s, check.cursor, history="")
-        # of a part, the page lacks what belongs to the others
-        whole = self._rules.plan.selection.part is None or check.page.objects
-        history = self._history.judge(check.page, self.cursor) if whole else "same"
-        version = check.page.resource_version
-        return messages.VersionChecked(version, check.asked_at_s, check.cursor, history)
+        # no object of a part may mean that the page had one of another part
+        may_judge = self._rules.plan.selection.part is None or page.objects
+        history = self._history.judge(page, self.cursor) if may_judge else "same"
+        return messages.VersionChecked(
+            page.resource_version, check.asked_at_s, check.cursor, history
+        )
 
     async def _check_lists(
-        self, action: messages.CheckLists, admission: StreamAdmission
+        self, query: ListQuery, admission: StreamAdmission
     ) -> messages.ListsChecked:
-        began_s, lists = _now_s(), self._admission.failing_lists
-        if not lists.allows(began_s):
+        """Make a small list, if the pace of all streams' lists allows one that may follow it."""
+        began_s, pace = _now_s(), self._admission.failing_lists
+        if not pace.allows(began_s):
             return messages.ListsChecked("", may_list=False, asked_at_s=began_s)
         await _sleep_until(admission.small_list_at_s(began_s))
         asked_at_s = _now_s()
-        page = await self._small_list(action.query)
+        page = await self._small_list(query)
         version = "" if page is None else page.resource_version
-        may_list = version not in {"", self.cursor} and lists.take(_now_s())
+        may_list = version not in {"", self.cursor} and pace.take(_now_s())
         return messages.ListsChecked(version, may_list, asked_at_s)
 
     async def _sleep(self, until_s: float, *, wakeable: bool) -> bool:
@@ -390,9 +395,9 @@ class Watcher:
         self._recheck.clear()
         return True
 
-    async def _end_check(self) -> None:
-        if self._check is not None:
-            check, self._check = self._check, None
+    async def _end_version_check(self) -> None:
+        if self._version_check is not None:
+            check, self._version_check = self._version_check, None
             check.cancel()
             await asyncio.wait((check,))
 

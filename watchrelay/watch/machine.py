@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from watchrelay.core.backoff import clamp_retry_after
@@ -51,7 +52,7 @@ from watchrelay.model.frames import (
     ObjectFrame,
     Page,
 )
-from watchrelay.model.resources import Availability, comparable, compare, watchable
+from watchrelay.model.resources import Availability, advances, compare, watchable
 from watchrelay.model.watch_output import (
     ListBegun,
     ListDone,
@@ -280,6 +281,12 @@ def _impossible(state: State, event: Event) -> str:
     return f"{type(event).__name__} in state {type(state).__name__}"
 
 
+# ---- how a step goes on --------------------------------------------------------------------------
+# `_begin_list` and `_begin_watch` send a request. `_watch_again` chooses between the watch and the
+# consistency list, `_begin` between these and a list that is wanted. `_try_again`, after a failure,
+# asks before that whether lists work. `_wait` and `_begin_at_once` report an error first.
+
+
 def _begin(rules: WatchRules, context: StreamContext, goal: ListGoal | None, now_s: float) -> Step:
     """The state for `goal`, and its first request."""
     if goal is None:
@@ -290,8 +297,10 @@ def _begin(rules: WatchRules, context: StreamContext, goal: ListGoal | None, now
 def _watch_again(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
     """Continue the watch from the cursor, unless a list is due."""
     if context.relist_at_s > now_s:
-        proves = context.failing.proof_due(context.cursor, now_s)
-        return _begin_watch(rules, context, rules.rng.randint(*PROVING_WATCH_S) if proves else 0)
+        timeout_s = 0
+        if context.failing.proof_due(context.cursor, now_s):
+            timeout_s = rules.rng.randint(*PROVING_WATCH_S)
+        return _begin_watch(rules, context, timeout_s)
     fails = context.failing.fails_from(context.cursor)
     goal = replace(CONSISTENCY, watch="fails") if fails else CONSISTENCY
     return _begin_list(rules, context, goal, now_s)
@@ -364,9 +373,9 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
             until_s = now_s + delay_s
             retrying = Retrying(error, until_s, list_goes_on=True)
             return RetryingPage(listing, until_s), (retrying, Sleep(until_s))
-    if goal.watch == "fails" and state.query.version_match and may_be_the_minimum(error):
-        context, delay_s = context.retry(rules, error, now_s, healthy=False)
-        return _wait(context, replace(goal, state="most_recent"), error, now_s + delay_s)
+        case _ if goal.watch == "fails" and state.query.version_match and may_be_the_minimum(error):
+            context, delay_s = context.retry(rules, error, now_s, healthy=False)
+            return _wait(context, replace(goal, state="most_recent"), error, now_s + delay_s)
     if _too_much_from_the_cache(rules, state, error):
         goal = replace(goal, state="most_recent")  # without a minimum the next list is paged
     return _list_failed(rules, context, goal, error, now_s, healthy=not_first)
@@ -395,10 +404,10 @@ def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: fl
     if another := _list_again(rules, context, goal, minimum, version, now_s):
         return another
     if goal == FAILING and version == context.cursor:
-        # a cache that has stopped at the cursor: the small list was newer
+        # the small list before it was newer, so this one is of a cache that has stopped
         return _begin_list(rules, context, replace(goal, state="most_recent"), now_s)
     if page.failures and not _skips_at_once(context, goal, now_s):
-        context = context.with_undecodable_listed(now_s)
+        context = context.with_undecodable(now_s, listed=True)
         return _list_failed(rules, context, goal, page.failures[0], now_s)
     if page.failures:
         context = context.with_undecodable(now_s)
@@ -466,21 +475,21 @@ def _list_again(
     rules: WatchRules, context: StreamContext, goal: ListGoal, minimum: str, version: str,
     now_s: float,
 ) -> Step | None:  # fmt: skip
-    """The step after a list that must be made again: it is older than requested
-    (docs/watch-facts.md 5.7), or it is the first to show that the server was restored. That
-    list was to be compared by version, but a restored server may use versions twice, so another
-    one is made, to be compared by content. None: the list need not be made again."""
-    again = ListGoal("too_old", "restored", accept_any_size=goal.accept_any_size)
+    """The step after a list of `version` that must be made again, None where it need not. That is
+    one that is older than requested (docs/watch-facts.md 5.7), and the first one that shows that
+    the server was restored: it was to be compared by version, but such a server may use versions
+    twice."""
+    restored = replace(RESTORED, accept_any_size=goal.accept_any_size)
     if minimum and compare(version, minimum) == -1:
         error = Interrupted(
             f"the server returned resourceVersion {version}, older than the requested minimum "
             f"{minimum}"
         )
         context, delay_s = context.retry(rules, error, now_s, healthy=False)
-        return _wait(context, again, error, now_s + delay_s)
-    compared = context.has_state and goal.state != "restored"
-    if compared and compare(version, context.newest_known) == -1:
-        return _begin_list(rules, context, replace(again, cause="restored"), now_s)
+        return _wait(context, replace(restored, cause="too_old"), error, now_s + delay_s)
+    by_version = context.has_state and goal.state != "restored"
+    if by_version and compare(version, context.newest_known) == -1:
+        return _begin_list(rules, context, restored, now_s)
     return None
 
 
@@ -541,8 +550,8 @@ def _end_bookmark(
         state.context, streaming_list_failed=False, expects_bookmarks=True, check_early=True
     )
     watch = Watching(
-        context, version, state.query, state.query.idle_timeout_s, state.opened_at_s,
-        silent_since_s=at_s, any_frames=True, version_check="due",
+        context, version, state.query, frozen_after_s=state.query.idle_timeout_s,
+        opened_at_s=state.opened_at_s, silent_since_s=at_s, any_frames=True, version_check="due",
     )  # fmt: skip
     done = _list_done(context, goal, version)
     return FinishingList(context, goal, done, watch, rest, at_s), (*commands, done)
@@ -558,7 +567,9 @@ def _streaming_list_broke(
     return _closed(state, reason, now_s, then=then)
 
 
-_PAGES_FAIL_TOO = (Expired, Forbidden, Misconfigured, NotAcceptable, NotFound, Unauthorized)
+_PAGES_FAIL_TOO = (
+    Expired, Forbidden, Misconfigured, NotAcceptable, NotFound, Unauthorized, Undecodable,
+)  # fmt: skip
 """With these a list by pages would fail as well."""
 
 
@@ -580,17 +591,17 @@ def _streaming_list_failed(
             context = context.with_failed_streaming_list(rules, now_s)
             return _list_failed(rules, context, goal, error, now_s)
         case Undecodable():
-            context = context.with_undecodable_listed(now_s)
-        case Unavailable() if isinstance(state, OpeningList) and not isinstance(error, Unanswered):
-            pass
-        case _ if not isinstance(error, _PAGES_FAIL_TOO):
-            by_pages = context.streaming_list_failed
-            context = context.with_failed_streaming_list(rules, now_s)
-            if goal.watch == "lost":
-                context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
-                if by_pages and not isinstance(error, Unavailable):
-                    return _begin_at_once(rules, context, goal, error, now_s)
-                return _wait(context, goal, error, now_s + delay_s)
+            context = context.with_undecodable(now_s, listed=True)
+    unavailable = isinstance(error, Unavailable) and not isinstance(error, Unanswered)
+    not_begun = isinstance(state, OpeningList) and unavailable
+    if not (not_begun or isinstance(error, _PAGES_FAIL_TOO)):
+        pages_next = context.streaming_list_failed
+        context = context.with_failed_streaming_list(rules, now_s)
+        if goal.watch == "lost":
+            context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
+            if pages_next and not isinstance(error, Unavailable):
+                return _begin_at_once(rules, context, goal, error, now_s)
+            return _wait(context, goal, error, now_s + delay_s)
     return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
 
 
@@ -652,7 +663,7 @@ def _watch_opened(state: OpeningWatch, waited_s: float, now_s: float) -> Step:
     # an answer that was held back came long after the server had opened the watch
     opened_at_s = now_s - waited_s if context.answers_late else now_s
     watch = Watching(
-        context, context.cursor, query, query.idle_timeout_s,
+        context, context.cursor, query, frozen_after_s=query.idle_timeout_s,
         opened_at_s=opened_at_s, silent_since_s=now_s, version_check="due",
     )  # fmt: skip
     return _check_version(watch, now_s) if context.history_check_at_s <= now_s else _read(watch)
@@ -665,6 +676,17 @@ def _read(watch: Watching) -> Step:
 _ONLY_OBJECTS: frozenset[type] = frozenset({ObjectFrame})
 
 
+class _Chunk(msgspec.Struct):
+    """The frames of one chunk, sorted. `newest`: where the cursor moves to; `bookmark`: one came;
+    `skipped`: undecodable objects; `end`: the error that ended the watch, if one did."""
+
+    newest: str
+    objects: list[ObjectFrame] = []
+    skipped: list[KubeError] = []
+    bookmark: bool = False
+    end: KubeError | None = None
+
+
 def _frames_received(
     rules: WatchRules, state: Watching, event: FramesReceived, now_s: float
 ) -> Step:
@@ -674,40 +696,37 @@ def _frames_received(
     if set(map(type, frames)) == _ONLY_OBJECTS:  # the hot path: nothing to sort
         objects: list[ObjectFrame] = frames  # type: ignore[assignment]  # just checked for each one
         newest = objects[-1].resource_version
-        if not _advances(newest, cursor):
+        if not advances(newest, cursor):
             versions = (each.resource_version for each in reversed(objects))
-            newest = next((each for each in versions if _advances(each, cursor)), cursor)
+            newest = next((each for each in versions if advances(each, cursor)), cursor)
     else:
-        objects, newest, bookmark, skipped, end = _split_frames(
-            frames, state.context, cursor, now_s
-        )
-        if skipped:
+        chunk = _split_frames(frames, state.context, cursor, now_s)
+        objects, newest, end, bookmark = chunk.objects, chunk.newest, chunk.end, chunk.bookmark
+        if chunk.skipped:
             state = replace(state, context=state.context.with_undecodable(now_s))
-            commands.append(Skipped(skipped))
-        if end is not None and not (objects or bookmark):
-            # an error alone shows neither health nor the current state
-            return _after(*commands, then=_watch_failed(rules, state, end, now_s))
+            commands.append(Skipped(tuple(chunk.skipped)))
         if bookmark:
             state = _after_bookmark(rules, state, event.at_s)
     # also a bookmark at the cursor: it shows that the server answers
     moved = newest if newest != cursor or bookmark else ""
     if objects or moved:
         commands.append(Watched(objects, event.at_s, moved))
-    state = replace(
-        state,
-        cursor=newest,
-        # `FinishingList.rest` came before the store took the list: the later moment counts
-        silent_since_s=max(event.at_s, state.silent_since_s),
-        any_frames=True,
-        any_objects=state.any_objects or bool(objects),
-        # where bookmarks come, none is needed: without the next one it is frozen
-        version_check="" if state.context.bookmarks_seen else "due",
-    )
-    context, ends_s = state.context, state.opened_at_s + state.query.timeout_s + WATCH_GRACE_S
-    if end is None and now_s < min(ends_s, context.relist_at_s, context.history_check_at_s):
-        return state, (*commands, ReadWatch(state.read_until_s))
+    if end is None or objects or bookmark:  # an error alone shows neither health nor the state
+        state = replace(
+            state,
+            cursor=newest,
+            # `FinishingList.rest` came before the store took the list: the later moment counts
+            silent_since_s=max(event.at_s, state.silent_since_s),
+            any_frames=True,
+            any_objects=state.any_objects or bool(objects),
+            # where bookmarks come, none is needed: without the next one it is frozen
+            version_check="" if state.context.bookmarks_seen else "due",
+        )
     if end is not None:
         return _after(*commands, then=_watch_failed(rules, state, end, now_s))
+    context, ends_s = state.context, state.opened_at_s + state.query.timeout_s + WATCH_GRACE_S
+    if now_s < min(ends_s, context.relist_at_s, context.history_check_at_s):
+        return state, (*commands, ReadWatch(state.read_until_s))
     if now_s >= min(ends_s, context.relist_at_s):
         # The server did not end its watch in time, or a list is due while frames keep coming.
         again = _watch_again(rules, _context_after(state, now_s), now_s)
@@ -719,7 +738,7 @@ def _after_bookmark(rules: WatchRules, state: Watching, at_s: float) -> Watching
     """The watch after a bookmark: the next one is due in a minute."""
     context, frozen_after_s = state.context, state.frozen_after_s
     if not context.bookmarks_seen:
-        context = context.with_bookmark(at_s - state.opened_at_s - state.query.timeout_s)
+        context = context.with_bookmark(state.opened_at_s + state.query.timeout_s - at_s)
     if not context.expects_bookmarks:
         context = replace(context, expects_bookmarks=True)
         frozen_after_s = context.frozen_after_s(rules, state.query.timeout_s, bookmarks=True)
@@ -728,38 +747,23 @@ def _after_bookmark(rules: WatchRules, state: Watching, at_s: float) -> Watching
     return replace(state, context=context, frozen_after_s=frozen_after_s, bookmark_at_s=at_s)
 
 
-def _advances(version: str, cursor: str) -> bool:
-    """Whether the cursor may move to `version`. A version that is not a number never replaces a
-    cursor that is one."""
-    # Longer, or equally long and later in the alphabet: newer where both are numbers. Where the
-    # cursor is not a number, there is no order.
-    if (len(version), version) > (len(cursor), cursor) and comparable(version):
-        return True
-    return version != cursor and not comparable(cursor) and watchable(version)
-
-
-def _split_frames(
-    frames: list[Frame], context: StreamContext, cursor: str, now_s: float
-) -> tuple[list[ObjectFrame], str, bool, tuple[KubeError, ...], KubeError | None]:
-    """Objects, where the cursor moves to, whether a bookmark came, what was skipped, and the error
-    that ended the watch."""
-    objects: list[ObjectFrame] = []
-    skipped: list[KubeError] = []
-    newest, bookmark = cursor, False
+def _split_frames(frames: list[Frame], context: StreamContext, cursor: str, now_s: float) -> _Chunk:
+    chunk = _Chunk(cursor)
     for frame in frames:
         match frame:
             case ObjectFrame():
-                objects.append(frame)
+                chunk.objects.append(frame)
             case Bookmark():
-                bookmark = True
+                chunk.bookmark = True
             case Failure(error=Undecodable() as error) if context.skips_undecodable(now_s):
-                skipped.append(error)
+                chunk.skipped.append(error)
                 continue
             case Failure(error=error):
-                return objects, newest, bookmark, tuple(skipped), error
-        if _advances(frame.resource_version, newest):
-            newest = frame.resource_version
-    return objects, newest, bookmark, tuple(skipped), None
+                chunk.end = error
+                break
+        if advances(frame.resource_version, chunk.newest):
+            chunk.newest = frame.resource_version
+    return chunk
 
 
 def _closed(
@@ -824,7 +828,7 @@ def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
         if now_s >= state.silent_since_s + state.frozen_after_s:
             return _watch_frozen(rules, state, now_s)
         checks_history = state.context.history_check_at_s < math.inf
-        # without a check of the history it was the silence, even if the clock is a little early
+        # without the latter no other deadline is left: then the timer was a moment early
         silent = now_s - state.silent_since_s >= state.check_after_s or not checks_history
         if state.version_check == "due" and silent:
             return _check_version(replace(state, version_check="silent"), now_s)
@@ -864,12 +868,12 @@ def _version_checked(
     Where newer, that becomes at least `SECOND_BOOKMARK_S` if `check_early` was not set.
     """
     context, version, silent = state.context, event.version, state.version_check == "silent"
-    after = _context_after(state, now_s)
-    # the watch was read meanwhile, and may have come further than the list
-    at_request = replace(after, cursor=event.cursor or after.cursor)
+    closed = _context_after(state, now_s)
+    # not by the cursor of now: the watch was read meanwhile, and may have come past the list
+    at_request = replace(closed, cursor=event.cursor or closed.cursor)
     rebuilt = event.history == "other" and context.history_check_at_s < math.inf
     if rebuilt or at_request.was_restored(version):
-        return _closed(state, "error", now_s, then=_begin_list(rules, after, RESTORED, now_s))
+        return _closed(state, "error", now_s, then=_begin_list(rules, closed, RESTORED, now_s))
     if version:
         context = replace(context, state_shown_at_s=event.asked_at_s)
         if event.history == "same":
@@ -921,14 +925,15 @@ def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
         longest_s = state.query.timeout_s + WATCH_GRACE_S
         frozen, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
     context = replace(context, frozen_watches=frozen, silence_limit_s=limit_s)
+    list_due = context.relist_at_s <= now_s or context.failing.list_due(context.cursor, now_s)
+    if not (context.bookmarks_seen or list_due):  # its check did not get its turn
+        brief = _begin_watch(rules, context, BRIEF_WATCH_S)
+        return _closed(state, "silent", now_s, then=brief)
     then = _try_again(rules, context, None, now_s)
     if context.bookmarks_seen:
         silent_s = now_s - state.silent_since_s
         error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
         then = _after(Retrying(error, None), then=then)
-    elif isinstance(then[0], OpeningWatch):  # its check did not get its turn
-        brief = _begin_watch(rules, context, BRIEF_WATCH_S)
-        return _closed(state, "silent", now_s, then=brief)
     return _closed(state, "error", now_s, then=then)
 
 
@@ -1003,8 +1008,8 @@ def _after_error(
                 CheckDiscovery(),
             )
         # not for a watch that was never allowed though a list was: its 403 is a missing right
-        case Forbidden() if (context.watch_was_allowed or goal is not None) and (
-            (context.forbidden_grace_s or 0.0) > 0
+        case Forbidden() if context.in_forbidden_grace and (
+            context.watch_was_allowed or goal is not None
         ):
             return _forbidden(rules, context, error, goal, now_s)
         case Invalid(about="continue" | "streaming"):
@@ -1051,13 +1056,14 @@ def _version_rejected(
     cause: ListCause = "version_too_large" if too_large else "expired"
     if isinstance(error, Invalid):
         cause = "version_refused"
-    # only after a first 410 of a watch: the newest known version, as the minimum, will do
-    first = cause == "expired" and goal is None and not repeated
-    relist = ListGoal(cause, "not_older" if first else "most_recent")
+    relist = ListGoal(
+        cause, "most_recent", accept_any_size=goal is not None and goal.accept_any_size
+    )
     if too_large or (goal is not None and goal.state == "restored"):
         relist = replace(relist, state="restored")
-    if goal is not None and goal.accept_any_size:
-        relist = replace(relist, accept_any_size=True)
+    elif cause == "expired" and goal is None and not repeated:
+        # after a first 410 of a watch, the newest known version will do as the minimum
+        relist = replace(relist, state="not_older")
     context = replace(context, version_rejected_at_s=now_s, version_rejected=True)
     # a list with a minimum is not repeated as it was: the next one has none
     if (repeated or goal is not None) and not had_minimum:

@@ -28,7 +28,7 @@ class PageReceived(msgspec.Struct, frozen=True):
 
 
 class WatchOpened(msgspec.Struct, frozen=True):
-    """The server accepted the watch, `waited_s` after the request, from which it counts its end."""
+    """The server accepted the watch, `waited_s` after the request, from which its end counts."""
 
     waited_s: float = 0.0
 

@@ -79,15 +79,16 @@ class WatchReporter:
         """`event` led to `state`; None: the watch begins. Not called for frames between two
         `Watching` states."""
         self._state, self._progress.list_due = state, states.list_due(state)
+        self._has_watched = self._has_watched or isinstance(state, states.Watching)
         if isinstance(event, messages.PageReceived):
             self._server_sent(clock.wall_ms())
         if isinstance(event, messages.ListFinished):
             self._list_ended("success" if event.accepted else "error")
-        opened = isinstance(event, messages.WatchOpened)
-        data = isinstance(event, messages.PageReceived | messages.FramesReceived)
-        if (opened or data) and not isinstance(state, states.BackingOff | states.NotServed):
-            if data:
-                self._last_logged_reason = None  # the same error is logged again
+        failed = isinstance(state, states.BackingOff | states.NotServed)
+        brought = isinstance(event, messages.PageReceived | messages.FramesReceived)
+        if brought and not failed:
+            self._last_logged_reason = None  # the same error is logged again
+        if (brought or isinstance(event, messages.WatchOpened)) and not failed:
             self._status.recovered("watch")
         self._show_state(self._status_state(state))
 
@@ -135,12 +136,11 @@ class WatchReporter:
             case states.OpeningWatch() if self._progress.state in _STATES_AFTER_FAILURE:
                 return self._progress.state  # this attempt may fail like those before it
             case states.Watching():
-                self._has_watched = True
                 return "watching"
             case states.OpeningWatch() | states.Pausing(goal=None):
                 return "watching" if self._has_watched else "resuming"
             case states.BackingOff(error=error):
-                return "waiting" if _is_of(SHOWN_AS_WAITING, error) else "backoff"
+                return "waiting" if _is_lasting(error, SHOWN_AS_WAITING) else "backoff"
             case states.RetryingPage():
                 return "backoff"
             case states.NotServed():
@@ -254,7 +254,7 @@ class WatchReporter:
             else:
                 log.info("watch history expired; relisting", extra=extra)
             return
-        operator = _is_of(SHOWN_AS_WAITING, error) and at_s is not None
+        operator = _is_lasting(error, SHOWN_AS_WAITING) and at_s is not None
         next_attempt_ms = None if at_s is None else _wall_ms(at_s)
         status.failed("watch", error.trouble(operator=operator), next_attempt_ms=next_attempt_ms)
         retry_in_s = 0.0 if at_s is None else at_s - asyncio.get_running_loop().time()
@@ -266,19 +266,18 @@ class WatchReporter:
         }
         if error.reason == self._last_logged_reason:
             log.debug("stream error; retrying", extra=extra)
-        elif _is_of(machine.NOT_CURED_BY_RETRY, error) and at_s is not None:
+        elif _is_lasting(error, machine.NOT_CURED_BY_RETRY) and at_s is not None:
             log.error("operator action required; retrying", extra=extra)
         else:
             log.warning("stream error; retrying", extra=extra)
         self._last_logged_reason = error.reason
 
 
-def _is_of(kinds: tuple[type[KubeError], ...], error: KubeError | None) -> bool:
+def _is_lasting(error: KubeError, kinds: tuple[type[KubeError], ...]) -> bool:
     """Whether `error` is one of `kinds`, and not about the form of a request: the next request has
     another form."""
-    return isinstance(error, kinds) and (
-        not isinstance(error, Invalid) or error.about == "selector"
-    )
+    about_form = isinstance(error, Invalid) and error.about != "selector"
+    return isinstance(error, kinds) and not about_form
 
 
 def _kind(frame: Frame) -> str:

@@ -475,7 +475,7 @@ def test_a_watch_that_was_silent_for_too_long_failed_where_bookmarks_came_before
 @virtual
 async def test_small_lists_of_many_streams_are_spread_while_their_watches_are_read() -> None:
     admission = Admission()
-    turns = [admission.small_list_at_s(100.0) for _ in range(50)]
+    turns = [admission.take_small_list_turn(100.0) for _ in range(50)]
     assert turns == pytest.approx([100.0 + n / 50 for n in range(50)])
 
     source, outlet = Direct(4.0, 1), Following()
@@ -483,7 +483,7 @@ async def test_small_lists_of_many_streams_are_spread_while_their_watches_are_re
     admission = Admission()
     now_s = asyncio.get_running_loop().time
     for _ in range(500):
-        admission.small_list_at_s(now_s())
+        admission.take_small_list_turn(now_s())
     stream = watcher(source, outlet, admission, cursor="100")
     async with running(stream):
         await asyncio.sleep(9.5)
