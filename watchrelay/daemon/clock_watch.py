@@ -56,13 +56,14 @@ class ClockWatch:
         self._times.learn(topic, keeps_ms, assumed=assumed)
 
     def wrong_for(self, topic: str) -> Trouble | None:
-        """Why no stream of the topic may start now; None where one may."""
+        """Why no stream of the topic may start now; None where one may. A suspicion that no second
+        answer confirms counts for `DOUBT_S` from the first call that meets it."""
         times = self._times
         offset_s = times.off_s(topic)
         if offset_s is None:
-            offset_s = times.off_s(topic, suspected=True)
-            if offset_s is not None and self._doubt_is_over():
-                offset_s = None
+            suspected_s = times.off_s(topic, suspected=True)
+            if suspected_s is not None and not self._doubt_is_over():
+                offset_s = suspected_s
         return None if offset_s is None else times.trouble(topic, offset_s)
 
     @property
@@ -114,7 +115,8 @@ class ClockWatch:
         if is_well:
             self._doubted_s = None
         is_known = times.offset.known_s(now_s, wall_ms) is not None
-        if is_well and (is_known or not times.topics):
+        matters = bool(times.topics)
+        if is_well and (is_known or not matters):
             self._asked = 0
             return
         if now_s < self._ask_at_s:

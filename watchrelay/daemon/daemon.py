@@ -209,40 +209,41 @@ class Daemon:
             )
             self._supervisor = relaying.supervisor
             tune_collector()
-            self._end_with(FAILED)  # until it has drained
+            self._set_deadline_code(FAILED)  # until it has drained
             relaying.start()
             try:
                 await first_of(self._stopping, self._superseded)
                 drained = await self._drain(relaying)
                 first.cancel()
             finally:
-                self._end_within(CLOSING_S)
+                self._set_deadline(CLOSING_S)
         log.info("stopped", extra={"drained": drained})
-        return self._code(drained=drained)
+        return self._exit_code(drained=drained)
 
     async def _drain(self, relaying: Relaying) -> bool:
         drain_s = self.settings.shutdown.drain_timeout_s
         self._stopping.set()
-        self._end_within(drain_s + CLOSING_S)
+        self._set_deadline(drain_s + CLOSING_S)
         log.info("draining", extra={"timeout_s": drain_s})
         if self._reloading is not None:
             self._reloading.cancel()
         drained = await relaying.drain(deadline_s=clock.now_s() + drain_s, at_once=self._at_once)
-        self._end_with(self._code(drained=drained))
+        self._set_deadline_code(self._exit_code(drained=drained))
         return drained
 
-    def _code(self, *, drained: bool) -> int:
+    def _exit_code(self, *, drained: bool) -> int:
         if self._superseded.is_set():
             return OWNERSHIP_LOST
         return OK if drained else FAILED
 
-    def _end_with(self, code: int) -> None:
+    def _set_deadline_code(self, code: int) -> None:
+        """The exit code if the deadline ends the process."""
         if self._deadline is not None:
             self._deadline.code = code
 
-    def _end_within(self, seconds: float) -> None:
+    def _set_deadline(self, within_s: float) -> None:
         if self._deadline is not None:
-            self._deadline.within(seconds)
+            self._deadline.within(within_s)
 
     def _make_discovery(self, client: KubeClient) -> Discovery:
         return Discovery(client)
@@ -314,8 +315,8 @@ class Daemon:
                 drain_s = self.settings.shutdown.drain_timeout_s if received == 1 else 0.0
                 try:
                     loop.call_soon_threadsafe(self.stop)
-                finally:
-                    self._end_within(drain_s + CLOSING_S)
+                finally:  # also where the event loop is closed already
+                    self._set_deadline(drain_s + CLOSING_S)
 
         numbers = (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if reloader else ()))
         with received_by(take, numbers):

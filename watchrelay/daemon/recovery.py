@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 Failed = Callable[[SinkUnavailable, float], None]
 
 
-class Reads(Protocol):
+class OwnLog(Protocol):
     """The part of `LogReader` that a resume needs."""
 
     async def spans(
@@ -134,6 +134,7 @@ class LogReader:
         def decoded(partition: int, records: Sequence[Any]) -> None:
             wanted = ranges[partition]
             for record in records:
+                # the first range that ends after the record
                 start, _ = wanted[bisect_right(wanted, record.offset, key=itemgetter(1))]
                 if start <= record.offset and (each := self.between(record)) is not None:
                     take(partition, record.offset, each)
@@ -308,7 +309,7 @@ async def _misfit_of(fold: LogFold) -> str:
 
 
 def _check_epochs(spec: StreamSpec, recoveries: Sequence[LogRecovery], epoch: int) -> None:
-    """Raises: as `resume`, where the log may not be written with this epoch."""
+    """Raises: as `resume`, where the log may not be written with this epoch, that of our claim."""
     highest = max((recovery.writers.highest_epoch for recovery in recoveries), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):
@@ -318,8 +319,10 @@ def _check_epochs(spec: StreamSpec, recoveries: Sequence[LogRecovery], epoch: in
         raise EpochAhead(spec.id, highest, epoch)
     for recovery in recoveries:
         writers = recovery.writers
+        # the claim before is that of the last writer: the other cluster wrote after it
         if writers.shared and writers.shared_epoch >= writers.claimed_before:
             raise Shared(f"stream {spec.id}: {writers.shared}")
+        # of our epoch there may be nothing but our claim marker, with the sequence 1
         epoch_read, last = recovery.state.epoch, recovery.state.last
         if epoch_read == epoch and (last > 1 or writers.claimed < epoch):
             raise EpochSpoiled(spec.id, recovery.partition, epoch, last)
@@ -336,7 +339,7 @@ async def resume(
     spec: StreamSpec,
     writer: StreamWriter,
     store: Store,
-    reader: Reads,
+    reader: OwnLog,
     epoch: int,
     *,
     followed: LogFold | None = None,
@@ -350,9 +353,6 @@ async def resume(
     Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
     epoch. EpochSpoiled: there are more records of this epoch than its claim, or not even that."""
     began_s, places = clock.now_s(), writer.to_read
-    # of a followed log nothing is read again in part: `decide` is to answer FirstSnapshot where it
-    # would else answer ReadAgainFromStart, and below everything is read back
-    whole: Collection[int] = spec.own_partitions
     fold = followed or LogFold(spec, store)
     if followed is None:
         # Where our claim is the very first record there is nothing to read: a new topic costs no
@@ -361,7 +361,11 @@ async def resume(
             OffsetRange(partition, start, stop + 1 if stop else 0)
             for partition, (start, stop) in places.items()
         ]
-        whole = await reader.spans(spans, fold.take)
+        from_start: Collection[int] = await reader.spans(spans, fold.take)
+    else:
+        # of a followed log no partition is read again by itself: `decide` is to answer
+        # FirstSnapshot in place of ReadAgainFromStart, and below everything is read back
+        from_start = spec.own_partitions
     recoveries = fold.recoveries
     others = await _leave_to_others(fold, reader.owns)
     wrong = await _misfit_of(fold)
@@ -373,7 +377,7 @@ async def resume(
         wrong=wrong,
         bookmarks=spec.plan.bookmarks,
     )
-    decision = decided(list(recoveries.values()), from_start=whole, others=others)
+    decision = decided(list(recoveries.values()), from_start=from_start, others=others)
     if followed is not None and isinstance(decision, FirstSnapshot):
         log.info("followed log does not verify, reading it back", extra={"stream": spec.id})
         return await resume(
@@ -395,19 +399,19 @@ async def resume(
         )
         others = await _leave_to_others(fold, reader.owns) or others
         decision = decided(list(recoveries.values()), from_start=recoveries, others=others)
-    fresh = isinstance(decision, FirstSnapshot) and not decision.log_unverified
     if isinstance(decision, FirstSnapshot) and decision.log_unverified:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
         log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
     _check_epochs(spec, list(recoveries.values()), epoch)
     result = await _recovered(list(recoveries.values()), decision)
-    if fresh:
-        store.loading(())
+    if isinstance(decision, FirstSnapshot) and not decision.log_unverified:
+        store.loading(())  # nothing was published before
     else:
         store.resume(
             interleaved(result.entries),
             skip=result.deleted_versions,
             newest=result.newest_on_log,
+            # none, unless they differ
             frontiers=dict(zip(recoveries, result.frontiers, strict=False)),
         )
     writer.resume(result)

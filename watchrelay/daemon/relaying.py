@@ -225,18 +225,20 @@ class Relaying:
 
     def start(self) -> None:
         """Connect to Kafka, discover and run the streams."""
-        watch = self._context.clock_watch
-        for work, name in (
-            (self._context.sink.run(), "sink"),
-            *(() if watch is None else ((watch.run(), "clock"),)),
-            (self._control(), "control"),
-            (self._signal(), "signal"),
-            (look_at_topics(self._context), "topics"),
-            (keep_descriptions(self._context), "descriptions"),
-            (self._context.ownership.run(), "group"),
-            (self._context.reads.follower.run(), "standby"),
-            (self.supervisor.run(), "supervisor"),
-        ):
+        context = self._context
+        works = {
+            "sink": context.sink.run(),
+            "control": self._control(),
+            "signal": self._signal(),
+            "topics": look_at_topics(context),
+            "descriptions": keep_descriptions(context),
+            "group": context.ownership.run(),
+            "standby": context.reads.follower.run(),
+            "supervisor": self.supervisor.run(),
+        }
+        if context.clock_watch is not None:
+            works["clock"] = context.clock_watch.run()
+        for name, work in works.items():
             task = must_run(work, name=name, stopping=self._stopping)
             self._running[name] = self._tasks.create_task(task, name=name)
 
@@ -307,9 +309,9 @@ class Relaying:
         """Return once `topic` exists and is safe; until then the process has a problem, and all
         streams have it where they wait for the topic, the `first` time."""
         context, statuses = self._context, self._context.statuses
-        problem: str = topic.kind
         unusable = Cause(topic.kind)
         away = Cause.KAFKA if topic.kind == "control" else unusable
+        problem: str = topic.kind  # the name of the one that is shown
         while True:
             try:
                 facts = await context.topics.ensure_topic(topic)
@@ -322,10 +324,10 @@ class Relaying:
                 operator = refused and not context.ownership.shares
                 cause = unusable if refused else away
                 trouble = Trouble(topic.name, cause, str(error), error.cure, operator)
-                former, problem = problem, cause.value if first else topic.kind
-                if problem != former:
-                    statuses.problems.pop(former, None)
-                new = statuses.problems.put(problem, trouble)
+                name = cause.value if first else topic.kind
+                if name != problem:
+                    statuses.problems.pop(problem, None)
+                problem, new = name, statuses.problems.put(name, trouble)
                 extra = {"topic": topic.name, "error": str(error), "retry_in_s": round(wait_s, 1)}
                 if new and topic.kind == "control":
                     log.error("control topic is not usable", extra=extra)

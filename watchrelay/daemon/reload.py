@@ -76,7 +76,8 @@ class Reloader:
     ) -> None:
         self._source, self._relay, self._metrics, self._statuses = source, relay, metrics, statuses
         self._asked = asyncio.Event()
-        self._read = self._seen = source.first_mark
+        self._read_mark = self._last_mark = source.first_mark
+        """Of the file as it was read, and as it was at the last check."""
         self._logged = ""
 
     def request(self) -> None:
@@ -92,16 +93,14 @@ class Reloader:
                 pass
             mark, asked = self._source.mark(), self._asked.is_set()
             self._asked.clear()
-            if asked or (mark != self._read and mark == self._seen):
-                self._read, self._logged = mark, ""
+            edited = mark != self._read_mark and mark == self._last_mark
+            refused = mark == self._read_mark and "reload" in self._statuses.problems
+            if asked or edited:
+                self._read_mark, self._logged = mark, ""
                 await self._reload()
-            elif (
-                check % JUDGE_AGAIN_AFTER == 0
-                and mark == self._read
-                and "reload" in self._statuses.problems
-            ):
+            elif refused and check % JUDGE_AGAIN_AFTER == 0:
                 await self._reload()
-            self._seen = mark
+            self._last_mark = mark
 
     async def _reload(self) -> None:
         relay = self._relay

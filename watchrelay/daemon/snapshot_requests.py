@@ -124,6 +124,7 @@ class SnapshotRequests:
             done = bool(indexes) and all(
                 answered(index, request_id, kept.written_ms, now_ms) for index in indexes
             )
+            # kept for the other parts, where `stream` is one
             if self._now_s() - kept.taken_s > EXPIRE_S or (done and part.of == 1):
                 del waiting[request_id]
             elif not done:

@@ -57,10 +57,11 @@ _FINISH_S = 1.0
 docs/record-contract.md, section 4.1."""
 
 Order = Literal["run", "end with tenure", "stop"]
-"""How long a runner goes on."""
+"""What a runner was asked for last: to write the stream, until another replica or part claims it,
+or to drain and end."""
 Distrust = Literal["", "foreign", "recreated"]
-"""Why the log is not believed, since it last held the whole state: it has records that no claim
-explains; its topic was recreated."""
+"""Why the log is not believed until it holds the whole state again: "foreign": it has records that
+no claim explains; "recreated": its topic was recreated."""
 
 
 def _is_cancelled() -> bool:
@@ -101,6 +102,7 @@ class StreamRunner:
 
     @cached_property
     def _metrics(self) -> StreamMetrics:
+        """Made in the turn of this stream; made again where it was a standby, which has none."""
         return self._new_metrics()
 
     def _new_metrics(self) -> StreamMetrics:
@@ -160,9 +162,8 @@ class StreamRunner:
                 elif self._order == "run":
                     self._progress.whole = False
                     now_s = clock.now_s()
-                    why = "lost" if error is None else "failed"
-                    if isinstance(error, ForeignRecords):
-                        why = "refused"
+                    refused = isinstance(error, ForeignRecords)
+                    why = "lost" if error is None else "refused" if refused else "failed"
                     delays[why], wait_s = delays[why].after_failure(
                         now_s, healthy=now_s - began_s > _HEALTHY_S, rng=self._context.rng
                     )
@@ -187,7 +188,7 @@ class StreamRunner:
         except Fenced as error:
             if _is_cancelled():
                 raise asyncio.CancelledError from error
-            # The records of a newer writer may come before its claim.
+            # of a newer writer, unless no claim of it follows its records
             if isinstance(error, ForeignRecords) and (
                 isinstance(error, Shared) or not await self._newer_claim_is_read()
             ):
@@ -202,6 +203,7 @@ class StreamRunner:
             self.drained = self._order != "stop"
             if self._tenure.over and self._tenure.superseded:
                 self._lose(error)  # the hand-over is not finished
+            # a group where tasks of the stream ran; wrapped, so that both are asked alike
             group = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
             if (spoiled := group.subgroup(EpochSpoiled)) is not None:
                 self.restart(str(first_cause(spoiled)))
@@ -257,6 +259,8 @@ class StreamRunner:
         trouble = Trouble(self.spec.id, Cause.INTERNAL, shown)
         self._status.failed("stream", trouble, next_attempt_ms=clock.wall_ms_in(wait_s))
 
+    # ---- claiming --------------------------------------------------------------------------------
+
     async def _begin(self) -> tuple[Store, StreamWriter, RecoveredState] | None:
         """Wait for the control topic, then claim and read back, a standby beside it until then.
         Nothing is promised before, so this may be cancelled anywhere. None: restart."""
@@ -304,8 +308,8 @@ class StreamRunner:
             await self._wait_claimable(error)
             return None
         if any(
-            start is not None and start >= claim_marker_offset
-            for start, claim_marker_offset in writer.to_read.values()
+            start is not None and start >= claim_marker
+            for start, claim_marker in writer.to_read.values()
         ):
             self.restart(
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
@@ -319,7 +323,7 @@ class StreamRunner:
         self._tenure.claimed()
         followed = None
         if self._distrust != "recreated":
-            stops = {partition: stop + 1 for partition, (_, stop) in writer.to_read.items()}
+            stops = {each: claim_marker + 1 for each, (_, claim_marker) in writer.to_read.items()}
             followed = await standby.read_rest(self.spec, store, stops)
         return store, writer, await self._resumed(writer, store, reader, followed)
 
@@ -400,13 +404,11 @@ class StreamRunner:
             made=facts.created,
             topic_id=facts.topic_id,
         )
-        # A topic that is created for a stream that never started replaces none.
-        described = self._context.control.described(self.spec.id)
-        if is_another_topic and not (facts.created and described is None):
+        # a topic that is created for a stream that never started replaces none
+        started = not facts.created or self._context.control.described(self.spec.id) is not None
+        if is_another_topic and started:
             self._distrust = "recreated"
         return facts.max_message_bytes
-
-    # ---- the claim -------------------------------------------------------------------------------
 
     def _reader(self, spec: StreamSpec, reads: TopicReads) -> LogReader:
         return LogReader(
@@ -474,8 +476,9 @@ class StreamRunner:
     # ---- following -------------------------------------------------------------------------------
 
     async def _follow(self, store: Store, writer: StreamWriter, found: RecoveredState) -> None:
+        """Watch the resource and write the stream until this life is over."""
         context, decision, newest = self._context, found.decision, found.newest_on_log
-        recovered = store.has_state
+        recovered = store.has_state  # from the log: nothing was watched yet
         self._watcher = Watcher(
             self.spec.id,
             self.spec.own_plan,
@@ -532,8 +535,9 @@ class StreamRunner:
             self._watcher = None
 
     async def _finish(self, writer: StreamWriter | None) -> None:
-        """After the claim of the replica that was assigned the stream: send what is queued (None:
-        nothing yet), and release it. Raises: Fenced where that is not allowed."""
+        """After the claim of the replica that was assigned the stream: send what is queued, and
+        release the stream if all is acknowledged. `writer` None: nothing was queued. Raises: Fenced
+        where the claim is of another relay, which must not be delayed."""
         control, stream, began_s = self._context.control, self.spec.id, clock.now_s()
         if not self._tenure.may_finish():
             raise self._fenced()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -84,9 +83,11 @@ class Supervisor:
         self._readiness = readiness
         self._superseded = superseded
         self._running: dict[str, StreamRunner] = {}
+        """By stream or part, the runner that the config asks for."""
         self._alive: dict[str, dict[StreamRunner, asyncio.Task[None]]] = {}
-        """By stream, those that run, and those that still drain; the newest last."""
+        """By stream, all runners that have not ended, also those that drain; the newest last."""
         self._waiting: set[str] = set()
+        """Streams that cannot start, or whose change cannot be applied."""
         self._warned: set[str] = set()
         self._look = asyncio.Event()
         self._refreshes = Joined(self._refresh)
@@ -104,7 +105,7 @@ class Supervisor:
         backoff = Backoff()
         self._wait_for_all()
         while True:
-            # where the streams stay away, one of them probes for all
+            # while the circuit is open, a stream is the probe, not discovery
             await self._context.server.admission.wait_while_open(within_s=DISCOVERY_INTERVAL_S[1])
             try:
                 await self._refresh()
@@ -212,9 +213,10 @@ class Supervisor:
         plans = streams_by_id(self._plan(settings))
         places = {id(entry): index for index, entry in enumerate(settings.resources)}
         index = {stream: places[id(each.entry)] for stream, each in plans.items()}
+        # of the parts of a stream, the first one
         running = {each.spec.stream: each for each in reversed(self._running.values())}
         reasons = {
-            stream: self._repinned(each, formats, running.get(stream))
+            stream: self._why_pinned(each, formats, running.get(stream))
             for stream, each in plans.items()
         }
         found = [(index[stream], reason, "") for stream, reason in reasons.items() if reason]
@@ -238,13 +240,14 @@ class Supervisor:
             if each.spec.id not in running
         }
 
-    def _repinned(
+    def _why_pinned(
         self, planned: PlannedStream, formats: KeyFormats, running: StreamRunner | None
     ) -> str:
+        """Why a running stream cannot take the shape that is planned for it, "" where it can."""
         described = self._context.control.described(planned.spec.id)
         if running is None or pinned_conflict(running.spec, described):
             return ""
-        # Where this edit has other resources join, report now what they would report later.
+        # where other resources join by this edit, report now what they would report later
         joined = bool(planned.spec.key_prefix) and not running.planned.spec.key_prefix
         return pinned_conflict(planned.spec if joined else formats.kept(planned.spec), described)
 
@@ -298,10 +301,29 @@ class Supervisor:
             statuses.open(stream).failed("discovery", trouble, next_attempt_ms=at_ms)
 
     def _plan(self, settings: Settings) -> list[EntryPlan]:
+        catalog, control = self._discovery.catalog, self._context.control
+        described, by_entry = control.described_streams(), self._by_entry()
         # until a stream is described, as it was started
         started = {each.spec.stream: each.spec.description for each in self._running.values()}
-        described = self._context.control.described_streams()
-        plan = partial(self._plan_entry, {**started, **described}, described, self._by_entry())
+        known = {**started, **described}
+
+        def plan(
+            settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str]
+        ) -> EntryPlan:
+            try:
+                meant = in_versions_described(entry, resolution, known, catalog)
+                if catalog is not None and control.is_caught_up:
+                    selections = (each.spec.plan.selection for each in by_entry.get(entry, ()))
+                    running = {each.resource.qualified for each in selections}
+                    meant = with_absent(entry, meant, described, catalog, running=running)
+                return plan_entry(settings, entry, meant, shared)
+            except Exception as error:
+                # logged: what is odd about one resource concerns its entry alone
+                message, new = self._unexpected.explain(error)
+                extra = {"resource": entry.resource, "error": message}
+                log.error("entry cannot be planned", extra=extra, exc_info=new)
+                return EntryPlan(entry, problem=Trouble(entry.resource, Cause.INTERNAL, message))
+
         return plan_entries(settings, self._discovery.resolve, plan)
 
     def _by_entry(self) -> dict[ResourceEntry, list[StreamRunner]]:
@@ -310,33 +332,8 @@ class Supervisor:
             found.setdefault(each.planned.entry, []).append(each)
         return found
 
-    def _plan_entry(
-        self,
-        known: Mapping[str, Mapping[str, object]],
-        described: Mapping[str, Mapping[str, object]],
-        by_entry: Mapping[ResourceEntry, list[StreamRunner]],
-        settings: Settings,
-        entry: ResourceEntry,
-        resolution: Resolution,
-        shared: set[str],
-    ) -> EntryPlan:
-        try:
-            catalog, control = self._discovery.catalog, self._context.control
-            meant = in_versions_described(entry, resolution, known, catalog)
-            if catalog is not None and control.is_caught_up:
-                running = {
-                    each.spec.plan.selection.resource.qualified for each in by_entry.get(entry, ())
-                }
-                meant = with_absent(entry, meant, described, catalog, running=running)
-            return plan_entry(settings, entry, meant, shared)
-        except Exception as error:
-            # logged: what is odd about one resource concerns its entry alone
-            message, new = self._unexpected.explain(error)
-            extra = {"resource": entry.resource, "error": message}
-            log.error("entry cannot be planned", extra=extra, exc_info=new)
-            return EntryPlan(entry, problem=Trouble(entry.resource, Cause.INTERNAL, message))
-
     def _reconcile(self) -> None:
+        """Plan the streams; end, show and start accordingly."""
         if self._stopped:
             return
         settings = self._context.settings
@@ -355,20 +352,7 @@ class Supervisor:
             for each in planned.values()
             for part in parts_of(each, formats.kept(each.spec).partitions)
         }
-        unresolved = {
-            plan.entry.resource
-            for plan in plans
-            if plan.problem is not None and plan.problem.cause in _NOT_KNOWN
-        }
-        entries = set(settings.resources)
-        for stream, running in list(self._running.items()):
-            if stream in parts:
-                continue
-            entry = running.planned.entry
-            if running.spec.stream in planned:
-                self._replace_part(stream, running)
-            elif entry not in entries and entry.resource not in unresolved:
-                self._remove(stream, running)
+        self._end_unplanned(plans, planned, parts)
         covered = self._by_entry().keys()
         duplicates = [
             each for plan in plans for each in self._show(plan, planned, refused, parts, covered)
@@ -381,22 +365,45 @@ class Supervisor:
         for each in parts.values():
             self._start(each, formats)
         if self._context.ownership.shares and self._described:
-            self._context.ownership.offer_plans(
-                {
-                    stream: plan_hash(
-                        formats.kept(each.planned.spec),
-                        suppress_unchanged=each.planned.suppress_unchanged,
-                    )
-                    for stream, each in self._running.items()
-                },
-                revision=settings.revision,
-                config_hash=config_hash(settings),
-            )
+            self._offer_plans(settings, formats)
         self._readiness.started = True
         if self._catalog_changed:
             self._catalog_changed = False
             for running in self._running.values():
                 running.recheck()
+
+    def _end_unplanned(
+        self, plans: Iterable[EntryPlan], planned: Container[str], parts: Container[str]
+    ) -> None:
+        """End what is neither a planned part nor may turn out to be one."""
+        unresolved = {
+            plan.entry.resource
+            for plan in plans
+            if plan.problem is not None and plan.problem.cause in _NOT_KNOWN
+        }
+        entries = set(self._context.settings.resources)
+        for stream, running in list(self._running.items()):
+            if stream in parts:
+                continue
+            entry = running.planned.entry
+            if running.spec.stream in planned:
+                self._replace_part(stream, running)
+            elif entry not in entries and entry.resource not in unresolved:
+                self._remove(stream, running)
+
+    def _offer_plans(self, settings: Settings, formats: KeyFormats) -> None:
+        """Tell the group what this replica can write."""
+        self._context.ownership.offer_plans(
+            {
+                stream: plan_hash(
+                    formats.kept(each.planned.spec),
+                    suppress_unchanged=each.planned.suppress_unchanged,
+                )
+                for stream, each in self._running.items()
+            },
+            revision=settings.revision,
+            config_hash=config_hash(settings),
+        )
 
     def _show(
         self,
@@ -416,7 +423,7 @@ class Supervisor:
             return []
         for warning in plan.warnings:
             self._warn("resource name is ambiguous", entry, warning)
-        self._found_now(entry, plan.streams, refused, parts)
+        self._end_wait(entry, plan.streams, refused, parts)
         duplicates = []
         for each in plan.streams:
             if reason := refused.get(each.spec.id):
@@ -452,9 +459,9 @@ class Supervisor:
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
             status = self._context.statuses.open(stream)
-            starts = stream not in self._running
-            operator = starts and trouble.cause not in _NOT_KNOWN
-            if starts:
+            runs = stream in self._running
+            operator = not runs and trouble.cause not in _NOT_KNOWN
+            if not runs:
                 status.follow(StreamProgress())
                 status.assigned = not self._context.ownership.shares
             if trouble.cause is Cause.KUBERNETES:
@@ -465,7 +472,7 @@ class Supervisor:
                 extra = {"stream": stream, "resource": entry.resource, "reason": reason}
                 log.warning("stream waits", extra=extra)
 
-    def _found_now(
+    def _end_wait(
         self,
         entry: ResourceEntry,
         planned: list[PlannedStream],
@@ -485,15 +492,14 @@ class Supervisor:
     # ---- streams ---------------------------------------------------------------------------------
 
     def _start(self, planned: PlannedStream, formats: KeyFormats) -> None:
-        """Start the stream, replace one that is planned otherwise, leave alone what is as
-        it should be."""
+        """Start the stream, or replace the one that is planned otherwise."""
         stream, running = planned.spec.id, self._running.get(planned.spec.id)
         if running is not None:
-            held = running.planned
-            if (formats.kept(held.spec), held.suppress_unchanged) == (
-                formats.kept(planned.spec),
-                planned.suppress_unchanged,
-            ):
+            before, now = (
+                (formats.kept(each.spec), each.suppress_unchanged)
+                for each in (running.planned, planned)
+            )
+            if before == now:
                 running.planned = planned  # its entry may be written otherwise now
                 return
             self._stop(running)
@@ -502,13 +508,13 @@ class Supervisor:
                 extra={"stream": stream, "resource": str(planned.spec.plan.selection.resource)},
             )
         alive = self._alive.setdefault(planned.spec.stream, {})
-        before = {each: task for each, task in alive.items() if self._precedes(each, planned.spec)}
-        for each in before:
+        awaited = {each: task for each, task in alive.items() if self._precedes(each, planned.spec)}
+        for each in awaited:
             if each is not running:
                 self._stop(each)  # of a layout that the config has again
         runner = self._running[stream] = StreamRunner(planned, self._context)
         alive[runner] = self._tasks.create_task(
-            self._live(runner, before.values()), name=f"stream {stream}"
+            self._live(runner, awaited.values()), name=f"stream {stream}"
         )
 
     def _precedes(self, runner: StreamRunner, spec: StreamSpec) -> bool:
@@ -541,10 +547,11 @@ class Supervisor:
     def _drain_deadline_s(self) -> float:
         return clock.now_s() + self._context.settings.shutdown.drain_timeout_s
 
-    async def _live(self, runner: StreamRunner, before: Collection[asyncio.Task[None]]) -> None:
+    async def _live(self, runner: StreamRunner, awaited: Collection[asyncio.Task[None]]) -> None:
+        """Run the stream once those `awaited` have ended."""
         stream = runner.spec.id
-        if before:
-            await asyncio.wait(before)
+        if awaited:
+            await asyncio.wait(awaited)
             self._context.statuses.open(stream).renew()
         try:
             await runner.run()
