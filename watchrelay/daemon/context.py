@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from watchrelay.core.errors import SinkUnavailable, TopicRefused
 from watchrelay.core.joined import Joined
 from watchrelay.core.turns import OneByOne
 from watchrelay.daemon.clock_watch import ClockWatch
@@ -19,7 +21,7 @@ from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_follower import LogFollower
 from watchrelay.kafka.log_scan import Written, written
 from watchrelay.kafka.sink import KafkaSink
-from watchrelay.kafka.topic_config import TopicFacts
+from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.kafka.topic_reads import TopicReads
 from watchrelay.kafka.topic_risks import TopicRisks
 from watchrelay.kafka.topics import Topics
@@ -41,12 +43,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LIMIT_READ_S: Final = 3.0
+"""Less than the 5 s within which a superseded relay has ended: heartbeats wait for it."""
 SCANS_MAX: Final = 4
 """Topics that are read as a whole at a time: what is found of all their streams is in memory."""
 
 
 async def _unknown(_resource: Resource) -> Availability:
     return UNKNOWN
+
+
+async def read_limit(topics: Topics, sink: KafkaSink, topic: TopicSpec) -> TopicFacts | None:
+    """The topic as it is now, whose size of a batch the sink uses from here on; None: it cannot be
+    read now."""
+    with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
+        async with asyncio.timeout(LIMIT_READ_S):
+            if (facts := await topics.check_topic(topic)) is not None:
+                sink.limit(topic.name, facts.max_message_bytes, facts.bounded_by)
+                return facts
+    return None
 
 
 class Reads:
@@ -81,10 +96,10 @@ class ApiServer:
 class DaemonContext:
     """What the streams of one process share.
 
-    `settings`: those in effect. `planned`: all streams whose resources discovery knows.
-    `formats`: by the control topic, taken before each use. `one_by_one`: for what streams that
-    start together do on the event loop. `control_made` is set once the
-    control topic is usable."""
+    `settings`: those in effect. `planned`: all streams whose resources discovery knows. `formats`:
+    of the topics, by the descriptions that it was given last (`take`). `one_by_one`: for what
+    streams that start together do on the event loop. `control_made` is set once the control topic
+    is usable."""
 
     settings: Settings
     metrics: Metrics

@@ -8,7 +8,6 @@ API server first.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from functools import partial
@@ -29,7 +28,7 @@ from watchrelay.core.errors import (
 from watchrelay.core.tasks import end_all, must_run
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.clock_watch import ClockWatch
-from watchrelay.daemon.context import ApiServer, DaemonContext, Reads
+from watchrelay.daemon.context import ApiServer, DaemonContext, Reads, read_limit
 from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.supervisor import Supervisor
 from watchrelay.kafka.control_topic import ControlTopic
@@ -64,7 +63,6 @@ _API_TIMEOUT_S = 5.0
 _CHECK_TIMEOUT_S = 20.0
 """With an exec plugin that runs first: less than a replica takes to be unfit."""
 _LOOK_EVERY_S = 600.0
-_LIMIT_READ_S = 3.0
 _HAND_OVER = 0.75
 """The part of `shutdown.drainTimeout` in which other replicas may take the streams."""
 
@@ -145,10 +143,7 @@ def make_sharing(context: DaemonContext, clock_watch: ClockWatch) -> Sharing:
 async def limit_has_grown(topics: Topics, sink: KafkaSink, topic: TopicSpec) -> bool:
     """Read the size that the topic takes again; whether more fits than before."""
     before = sink.limit_of(topic.name)
-    with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
-        async with asyncio.timeout(_LIMIT_READ_S):
-            if (facts := await topics.check_topic(topic)) is not None:
-                sink.limit(topic.name, facts.max_message_bytes, facts.bounded_by)
+    await read_limit(topics, sink, topic)
     return sink.limit_of(topic.name) > before
 
 

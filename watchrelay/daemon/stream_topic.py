@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import replace
@@ -21,7 +20,7 @@ from watchrelay.core.errors import (
 )
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.clock_watch import LOOK_EVERY_S
-from watchrelay.daemon.context import DaemonContext
+from watchrelay.daemon.context import DaemonContext, read_limit
 from watchrelay.kafka.log_scan import Written, no_epoch_left
 from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.model.progress import StreamProgress
@@ -39,8 +38,6 @@ REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
 _TOPIC_AGAIN_S = 30.0
 """How often a stream that waits for the clock looks whether its topic depends on it still."""
 _AWAY = Backoff(base_s=0.8, cap_s=30.0)
-_LIMIT_READ_S = 3.0
-"""Less than the 5 s within which a superseded relay has ended: heartbeats wait for it."""
 
 
 class StreamTopic:
@@ -121,17 +118,12 @@ class StreamTopic:
 
     async def limit_again(self) -> int | None:
         """The size that the topic takes, read again; None: it cannot be read now."""
-        with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
-            async with asyncio.timeout(_LIMIT_READ_S):
-                facts = await self._context.topics.check_topic(
-                    topic_spec(self.spec, self._context.settings)
-                )
-            if facts is not None:
-                limit = facts.max_message_bytes
-                self._context.sink.limit(self.spec.topic, limit, facts.bounded_by)
-                self._learn(facts)
-                return limit
-        return None
+        context = self._context
+        spec = topic_spec(self.spec, context.settings)
+        if (facts := await read_limit(context.topics, context.sink, spec)) is None:
+            return None
+        self._learn(facts)
+        return facts.max_message_bytes
 
     # ---- the clock -------------------------------------------------------------------------------
 

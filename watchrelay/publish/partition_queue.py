@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -349,12 +350,15 @@ class PartitionQueue:
         kind, frontier, seen_ms = item.kind, item.frontier, item.seen_ms
         if kind == "claim":
             return Marker("claim")
+        marker = partial(Marker, kind, frontier, count, digest, seen_ms)
         if kind == "end":
-            assert self.begin[0] == item.snapshot, "an end whose begin is not acknowledged"
-            return Marker(kind, frontier, count, digest, seen_ms, *self.begin)
+            snapshot, sequence, offset = self.begin
+            assert snapshot == item.snapshot, "an end whose begin is not acknowledged"
+            return marker(snapshot, begin_sequence=sequence, begin_offset=offset)
         if kind == "heartbeat" and self.last_snapshot is not None:
-            return Marker(kind, frontier, count, digest, seen_ms, "", 0, 0, *self.last_snapshot)
-        return Marker(kind, frontier, count, digest, seen_ms, item.snapshot)
+            snapshot, offset = self.last_snapshot
+            return marker(last_snapshot=snapshot, last_snapshot_offset=offset)
+        return marker(item.snapshot)
 
     def put_back(self) -> None:
         """Undo the rendering of the batches that are not acknowledged: their records are queued

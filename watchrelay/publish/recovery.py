@@ -107,8 +107,8 @@ class RecoveredState:
 
     @property
     def frontiers(self) -> tuple[str, ...]:
-        """With `WatchFrom`, those of the partitions if they differ: the watch begins at the lowest,
-        and up to its own frontier a partition gets only replays. Else empty."""
+        """Those of the partitions where the watch begins at the lowest of them: up to its own
+        frontier a partition gets only replays. Empty if all are equal, or a list comes first."""
         found = tuple(partition.frontier for partition in self.partitions)
         ahead = isinstance(self.decision, WatchFrom) and len(set(found)) > 1
         return found if ahead else ()

@@ -209,7 +209,7 @@ class StreamQueues:
                 trimmed: Trimmed = ""
                 verb: Verb = "modified" if replaced_hash is not None else "added"
                 if uncounted_keys or self.trimmed_hashes or self.trimmed_before:
-                    replaced_hash, verb = self._replaced_hash_and_verb(key, replaced_hash)
+                    replaced_hash, verb = self._take_replaced(key, replaced_hash)
                 block_bytes = len(entry.block)
                 if block_bytes > packed_max:
                     value, trimmed, value_hash = self._form_and_hash(key, value, entry, None)
@@ -246,22 +246,19 @@ class StreamQueues:
         if self._bound_bytes is not None and self.queued_bytes > self._bound_bytes:
             self._conflate_fullest(self._bound_bytes)
 
-    def _take_published_hash(self, key: bytes, object_hash: int | None) -> int | None:
-        """The hash of what the log holds of an object before the record that is about to be queued;
-        None for nothing, or nothing verified. From here on the key counts."""
+    def _take_replaced_hash(self, key: bytes, object_hash: int | None) -> int | None:
+        """The `replaced_hash` of the record of an object that is about to be queued, or its dirty
+        key. `object_hash`: of the state before, None for none. From here on the key counts."""
         if key in self.uncounted_keys:
             self.uncounted_keys.discard(key)
             self.withheld.discard(key)
             return None
         return None if object_hash is None else self.published_hash(key, object_hash)
 
-    def _replaced_hash_and_verb(
-        self, key: bytes, object_hash: int | None
-    ) -> tuple[int | None, Verb]:
-        """The hash of what the log holds of an object before its new state, and the verb of the
-        record of the new state. From here on the key is counted, and the form in which the former
-        state was published is forgotten."""
-        replaced_hash = self._take_published_hash(key, object_hash)
+    def _take_replaced(self, key: bytes, object_hash: int | None) -> tuple[int | None, Verb]:
+        """`replaced_hash` and verb of the record of a new state. From here on the key counts, and
+        the form in which the former state was published is forgotten."""
+        replaced_hash = self._take_replaced_hash(key, object_hash)
         self._forget(key)
         is_new = object_hash is None or (replaced_hash is None and key not in self.unverified_keys)
         return replaced_hash, "added" if is_new else "modified"
@@ -271,7 +268,7 @@ class StreamQueues:
     ) -> None:
         """Queue a delete; also of what this epoch did not publish, for an earlier one may have."""
         key, entry, version = change.key, change.entry, change.resource_version
-        replaced_hash = self._take_published_hash(key, entry.hash)
+        replaced_hash = self._take_replaced_hash(key, entry.hash)
         self._forget(key)
         deletion = QueuedRecord.deletion(
             key, entry, reason, replaced_hash, version, time_ms, received_at_s
@@ -328,7 +325,7 @@ class StreamQueues:
 
     def push_member(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue a snapshot member with its present value; "added" if the log does not hold it."""
-        replaced_hash = self._take_published_hash(key, entry.hash)
+        replaced_hash = self._take_replaced_hash(key, entry.hash)
         verb: Verb = (
             "added" if replaced_hash is None and key not in self.unverified_keys else "read"
         )
@@ -364,13 +361,13 @@ class StreamQueues:
             value,
             verb,
             reason,
-            value_hash,
-            replaced_hash,
-            entry.resource_version,
-            time_ms,
-            received_at_s,
-            record_bytes,
-            trimmed,
+            value_hash=value_hash,
+            replaced_hash=replaced_hash,
+            version=entry.resource_version,
+            time_ms=time_ms,
+            received_at_s=received_at_s,
+            queued_bytes=record_bytes,
+            trimmed=trimmed,
         )
         self._append(self.by_partition[entry.partition], item)
 
@@ -551,7 +548,7 @@ class StreamQueues:
                 uid, object_hash, removed_version = change.uid, change.replaced_hash, None
             else:
                 uid, object_hash, removed_version = entry.uid, entry.hash, change.resource_version
-            published_hash = self._take_published_hash(key, object_hash)
+            published_hash = self._take_replaced_hash(key, object_hash)
             self.trimmed_before.pop(key, None)
             if removed_version is not None:
                 self.trimmed_hashes.pop(key, None)

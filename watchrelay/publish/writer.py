@@ -131,7 +131,7 @@ class StreamWriter:
         """Note a complete list whose difference is pushed; in `AwaitingList` it begins the first
         snapshot in the same step."""
         floors = frozenset(queue.frontier_floor for queue in self._queues.partitions)
-        # not `_awaited_unless_list_due`: `list_due` is still set, for this list
+        # `list_due` is still set, for this list
         self._handle(machine.ListCompleted(resource_version, self._awaited_now(), floors))
 
     def version_reached(self, resource_version: str) -> None:
@@ -380,7 +380,7 @@ class StreamWriter:
         self._handle(machine.EarlyHeartbeatDue(self._awaited_unless_list_due()))
 
     def _awaited_unless_list_due(self) -> AwaitedHeartbeats | None:
-        # set by the watch (watch/reporting.py): until the list is done, the state is not complete
+        # until the list is done, the state is not complete
         return None if self._context.progress.list_due else self._awaited_now()
 
     async def _repair_stale(self, finder: StaleRecordFinder) -> None:
@@ -412,7 +412,8 @@ class StreamWriter:
     # ---- flushing --------------------------------------------------------------------------------
 
     def _request_flush(self) -> None:
-        """Request a flush of what is queued: at once if it is much, else the next common flush."""
+        """Request a flush if something can be sent: at once if it is much, else the next common
+        flush. What waits for an acknowledgement is flushed after that."""
         if self._flush_trigger.is_due_now or self._tasks is None:
             return
         can_send = self._snapshot is not None or bool(self._repairs.waiting)
@@ -425,7 +426,7 @@ class StreamWriter:
             elif queue.next is None and queue.waiting_bytes >= self._context.batch_bytes:
                 self._flush_trigger.now()
                 return
-        if can_send:  # else all that is queued waits for an acknowledgement, which wakes us
+        if can_send:
             self._flush_trigger.soon()
 
     def _flush(self) -> None:
