@@ -60,15 +60,9 @@ class QueuedRecord(msgspec.Struct, gc=False):
 
     @classmethod
     def deletion(
-        cls,
-        key: bytes,
-        entry: Entry,
-        reason: Reason,
-        replaced_hash: int | None,
-        version: str,
-        time_ms: int,
-        received_at_s: float,
-    ) -> QueuedRecord:
+        cls, key: bytes, entry: Entry, reason: Reason, replaced_hash: int | None, version: str,
+        time_ms: int, received_at_s: float,
+    ) -> QueuedRecord:  # fmt: skip
         """A delete at `version` of the object with the uid of `entry`."""
         return cls(
             key, entry, entry.uid, None, "deleted", reason, 0, replaced_hash,
@@ -299,19 +293,10 @@ class PartitionQueue:
                     count += 1
                     digest += item.value_hash
                 record = render(
-                    partition,
-                    sequence,
-                    item.key,
-                    value,
-                    item.verb,
-                    item.reason,
-                    item.uid,
-                    item.version,
-                    item.value_hash,
-                    item.time_ms,
-                    item.trimmed,
+                    partition, sequence, item.key, value, item.verb, item.reason, item.uid,
+                    item.version, item.value_hash, item.time_ms, item.trimmed,
                     item.trailing_tombstone,
-                )
+                )  # fmt: skip
                 if record.value is None:
                     nulls += 1
                 elif item.reason == "snapshot":

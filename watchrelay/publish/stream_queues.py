@@ -333,15 +333,9 @@ class StreamQueues:
         self._queue_object(key, entry, verb, "snapshot", replaced_hash, time_ms)
 
     def _queue_object(
-        self,
-        key: bytes,
-        entry: Entry,
-        verb: Verb,
-        reason: Reason,
-        replaced_hash: int | None,
-        time_ms: int,
-        received_at_s: float = 0.0,
-    ) -> None:
+        self, key: bytes, entry: Entry, verb: Verb, reason: Reason, replaced_hash: int | None,
+        time_ms: int, received_at_s: float = 0.0,
+    ) -> None:  # fmt: skip
         """Queue the present state of an object that the store holds. `replaced_hash` None: the log
         holds nothing of it, or nothing verified, so a trimmed form that was published earlier is
         not reused."""
@@ -355,20 +349,10 @@ class StreamQueues:
             trimmed = trimmed_now or trimmed
         record_bytes = RECORD_COST_BYTES + len(entry.block if value is None else value)
         item = QueuedRecord(
-            key,
-            entry,
-            entry.uid,
-            value,
-            verb,
-            reason,
-            value_hash=value_hash,
-            replaced_hash=replaced_hash,
-            version=entry.resource_version,
-            time_ms=time_ms,
-            received_at_s=received_at_s,
-            queued_bytes=record_bytes,
-            trimmed=trimmed,
-        )
+            key, entry, entry.uid, value, verb, reason, value_hash, replaced_hash,
+            version=entry.resource_version, time_ms=time_ms, received_at_s=received_at_s,
+            queued_bytes=record_bytes, trimmed=trimmed,
+        )  # fmt: skip
         self._append(self.by_partition[entry.partition], item)
 
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:

@@ -366,9 +366,8 @@ class Watcher:
         # no object of a part may mean that the page had one of another part
         may_judge = self._rules.plan.selection.part is None or page.objects
         history = self._history.judge(page, self.cursor) if may_judge else "same"
-        return messages.VersionChecked(
-            page.resource_version, check.asked_at_s, check.cursor, history
-        )
+        version = page.resource_version
+        return messages.VersionChecked(version, check.asked_at_s, check.cursor, history)
 
     async def _check_lists(
         self, query: ListQuery, admission: StreamAdmission

@@ -252,10 +252,10 @@ def _list_step(rules: WatchRules, state: State, event: Event, now_s: float) -> S
             error = Interrupted("the streaming list ended before its initial-events-end bookmark")
             return _streaming_list_broke(rules, state, error, now_s, "eof")
         case StreamingList(), DeadlineReached():
-            return _streaming_list_broke(rules, state, _no_end_bookmark(), now_s)
+            return _streaming_list_broke(rules, state, Interrupted(_NO_END), now_s)
         case FinishingList(), ListFinished(accepted=accepted):
             return _list_finished(rules, state, now_s, accepted=accepted)
-    raise AssertionError(_impossible(state, event))
+    raise AssertionError(f"{type(event).__name__} in state {type(state).__name__}")
 
 
 def _watch_step(
@@ -274,11 +274,7 @@ def _watch_step(
             return _watch_opened(state, waited_s, now_s)
         case OpeningWatch(), RequestFailed(error=error):
             return _watch_error(rules, state.context, error, now_s)
-    raise AssertionError(_impossible(state, event))
-
-
-def _impossible(state: State, event: Event) -> str:
-    return f"{type(event).__name__} in state {type(state).__name__}"
+    raise AssertionError(f"{type(event).__name__} in state {type(state).__name__}")
 
 
 # ---- how a step goes on --------------------------------------------------------------------------
@@ -496,9 +492,7 @@ def _list_again(
 # ---- streaming lists -----------------------------------------------------------------------------
 
 
-def _no_end_bookmark() -> Interrupted:
-    within = f"{END_BOOKMARK_WITHIN_S:.0f} s after the newest object"
-    return Interrupted(f"no initial-events-end bookmark {within}")
+_NO_END = f"no initial-events-end bookmark {END_BOOKMARK_WITHIN_S:.0f} s after the newest object"
 
 
 def _initial_events(
@@ -522,7 +516,7 @@ def _initial_events(
             return _end_bookmark(rules, state, frame, rest, event.at_s, commands, now_s)
     newest_object_at_s = event.at_s if objects else state.newest_object_at_s
     if now_s - newest_object_at_s >= END_BOOKMARK_WITHIN_S:
-        return _streaming_list_broke(rules, state, _no_end_bookmark(), now_s)
+        return _streaming_list_broke(rules, state, Interrupted(_NO_END), now_s)
     any_objects = state.any_objects or bool(objects)
     state = replace(
         state, context=context, any_objects=any_objects, newest_object_at_s=newest_object_at_s
