@@ -216,14 +216,15 @@ class StreamRunner:
         return Fenced(f"stream {self.spec.id}: a newer claim was read")
 
     def _lose(self, error: Exception) -> None:
-        """Another relay writes the stream. Raises: Fenced, unless replicas share the streams."""
+        """Count and log that another relay writes the stream: `by_outsider` where it is no replica
+        of the group. Raises: Fenced, unless replicas share the streams."""
         control, stream = self._context.control, self.spec.id
         why = ownership_lost(control.holder_of(stream), stream, control.holder)
-        outsider = self._tenure.lose()
-        self._metrics.ownership_changes_total["fenced" if outsider else "revoked"].inc()
+        by_outsider = self._tenure.lose()
+        self._metrics.ownership_changes_total["fenced" if by_outsider else "revoked"].inc()
         if not self._tenure.over:
             raise Fenced(why) from error
-        if outsider:
+        if by_outsider:
             extra = {"stream": stream, "error": why}
             log.warning("stream ownership lost to another relay", extra=extra)
         else:

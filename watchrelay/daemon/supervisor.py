@@ -215,16 +215,16 @@ class Supervisor:
         index = {stream: places[id(each.entry)] for stream, each in plans.items()}
         # of the parts of a stream, the first one
         running = {each.spec.stream: each for each in reversed(self._running.values())}
-        reasons = {
-            stream: self._why_pinned(each, formats, running.get(stream))
-            for stream, each in plans.items()
-        }
-        found = [(index[stream], reason, "") for stream, reason in reasons.items() if reason]
+        found, startable = list[tuple[int, str, str]](), list[StreamSpec]()
+        for stream, each in plans.items():
+            if why := self._why_pinned(each, formats, running.get(stream)):
+                found.append((index[stream], why, ""))
+            else:
+                startable.append(formats.kept(each.spec))
         overlaps = self._overlapping(settings, plans.values())
         found += [(index[stream], *why) for stream, why in overlaps.items()]
-        kept = (formats.kept(plans[stream].spec) for stream in plans if not reasons[stream])
-        for stream, reason in deadlocked(kept, described).items():
-            found.append((index[stream], reason, DEADLOCK_CURE.format(stream)))
+        for stream, why in deadlocked(startable, described).items():
+            found.append((index[stream], why, DEADLOCK_CURE.format(stream)))
         return found
 
     def _overlapping(

@@ -355,10 +355,10 @@ class PartitionQueue:
         self.next = self.outstanding = None
 
     def acked(self, batch: RenderedBatch, offsets: Sequence[int]) -> None:
-        """Account for a batch that the broker acknowledged."""
+        """Account for the outstanding `batch`, which the broker acknowledged."""
+        assert batch is self.outstanding, "a batch is acknowledged out of order"
         assert len(offsets) == len(batch.records), "a receipt does not match its batch"
-        if batch is self.outstanding:
-            self.outstanding, self.next = self.next, None
+        self.outstanding, self.next = self.next, None
         for rendered in batch.markers:
             marker, offset = rendered.marker, offsets[rendered.index]
             if marker.kind == "claim":
