@@ -79,10 +79,16 @@ class Finder:
 
     async def _look_at(self, topics: Collection[str]) -> TopicPartitions:
         control = {self.control.topic} if self.control else set()
-        self.there, found = await partitions_and_ids(self.consumer, {*topics, *control})
+        ids = await self._ids_of({*topics, *control})
+        if self._changed(ids):  # one broker may have missed it, and give the former id
+            again = await self._ids_of({*topics, *control})
+            ids = {
+                topic: each
+                for topic, each in again.items()
+                if each in (ids.get(topic, each), self._ids.get(topic))
+            }
         # a recreated topic that is longer already than the former one shows by its id alone
-        ids = {topic: each for topic, each in found.items() if each}
-        changed = {topic for topic, each in ids.items() if self._ids.get(topic, each) != each}
+        changed = self._changed(ids)
         self.unchanged = {topic for topic, each in ids.items() if self._ids.get(topic) == each}
         self._ids |= ids
         self.recreated |= changed
@@ -97,6 +103,13 @@ class Finder:
             # there, or there again: read from its start
             self._view, self.control_at = ControlState(self._streams), 0
         return self.there
+
+    async def _ids_of(self, topics: Collection[str]) -> dict[str, bytes]:
+        self.there, found = await partitions_and_ids(self.consumer, topics)
+        return {topic: each for topic, each in found.items() if each}
+
+    def _changed(self, ids: Mapping[str, bytes]) -> set[str]:
+        return {topic for topic, each in ids.items() if self._ids.get(topic, each) != each}
 
     def _without(self, control: TopicPartition, why: str) -> None:
         self.control = None

@@ -31,9 +31,14 @@ class TopicIncarnation:
 
     id: bytes = NO_ID
     absent_since_s: float | None = None
+    other_id: bytes = NO_ID
+    """Another id, of an answer since which none had `id`: a broker that missed that the topic was
+    recreated gives the former one."""
 
     def seen(self, found: bytes | None, now_s: float) -> str:
-        """Take its id as brokers answer it, None where they do not know it, at `now_s` (monotonic).
+        """Take its id as a broker answers it, None where that does not know it, at `now_s`
+        (monotonic). While `is_doubtful`, the next answer is to be that of another broker; the only
+        one is asked again.
 
         Returns: why the topic is lost; "" for the same topic, or one that is in doubt."""
         if found is None:
@@ -42,8 +47,14 @@ class TopicIncarnation:
             )
             return "brokers do not know it" if now_s - since_s >= ABSENT_S else ""
         self.absent_since_s = None
-        former, self.id = self.id, found or self.id
-        return "it was deleted and recreated" if former not in (NO_ID, self.id) else ""
+        self.id = self.id or found
+        former, self.other_id = self.other_id, NO_ID if found == self.id else found or self.other_id
+        return "it was deleted and recreated" if found and found == former else ""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """It was missing in the newest answer, or has another id there."""
+        return self.absent_since_s is not None or self.other_id != NO_ID
 
 
 class TopicIncarnations:
@@ -81,8 +92,8 @@ class TopicIncarnations:
 
     @property
     def doubtful(self) -> bool:
-        """Some topic was missing in the newest answer: ask another broker."""
-        return any(known.absent_since_s is not None for known in self._open.values())
+        """Some topic is in doubt: ask another broker."""
+        return any(known.is_doubtful for known in self._open.values())
 
     def seen(self, answer: Mapping[str, bytes | None], now_s: float) -> None:
         """Take an answer of the brokers, at `now_s` (monotonic). A topic that is lost is not asked

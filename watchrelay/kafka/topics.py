@@ -70,6 +70,7 @@ _Answer = TypeVar("_Answer")
 _CONFIGS_REFUSED = (40, 44)
 """INVALID_CONFIG, POLICY_VIOLATION. Source: Kafka protocol guide, "Error Codes"."""
 _TOPICS_A_REQUEST = 100
+_ID_ANSWERS_MAX = 4
 _ABSENT = (IncompatibleBrokerVersion, UnsupportedVersionError)
 
 
@@ -80,6 +81,7 @@ class Topics:
         self._connection = connection
         self._create = create
         self._expected: dict[str, tuple[object, list[TopicSpec]]] = {}
+        self._ids: dict[str, bytes] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._looks = Joined(self._look_now)
 
@@ -239,7 +241,25 @@ class Topics:
 
     async def _look(self, admin: Any, spec: TopicSpec) -> tuple[tuple[int, int, bytes] | None, int]:
         """(partitions, replication factor, id), None when the topic does not exist or has no
-        leaders yet; and the number of brokers."""
+        leaders yet; and the number of brokers. An id other than at the look before is confirmed by
+        a second broker: one that missed that the topic was recreated answers with the former one.
+        """
+        former = self._ids.get(spec.name, NO_ID)
+        for _ in range(_ID_ANSWERS_MAX):
+            found, brokers = await self._look_once(admin, spec)
+            topic_id = NO_ID if found is None else found[2]
+            if former == NO_ID or topic_id in (NO_ID, former):
+                self._ids[spec.name] = topic_id or self._ids.get(spec.name, NO_ID)
+                return found, brokers
+            former = topic_id
+        raise SinkUnavailable(
+            f"topic {spec.name}: brokers answer with different ids: one of them does not know yet "
+            "that it was deleted and recreated"
+        )
+
+    async def _look_once(
+        self, admin: Any, spec: TopicSpec
+    ) -> tuple[tuple[int, int, bytes] | None, int]:
         answer = await topic_metadata(admin, [spec.name])
         brokers, ids = len(answer.brokers), ids_in(answer)
         for code, name, partitions in topics_in(answer):

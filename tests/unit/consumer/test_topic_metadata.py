@@ -20,6 +20,7 @@ from aiokafka.errors import (
 
 from tests.support.virtualtime import run
 from tests.unit.kafka.client.test_brokers import FakeBroker, PerhapsSilent, described, serving
+from tests.unit.kafka.test_topics import Divided
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.connecting import away, make_consumer
 from watchrelay.consumer.locate import Finder, what_is_missing
@@ -88,6 +89,22 @@ def test_a_broker_that_does_not_answer_whether_topics_exist_is_passed_over() -> 
         return took_s
 
     assert run(main()) == pytest.approx(3.0, abs=0.5)
+
+
+async def test_a_topic_is_another_once_a_second_broker_has_its_new_id() -> None:
+    finder = Finder(None, control_topic="", topics=["t"], streams=frozenset(), servers="")
+
+    async def recreated(*ids: int) -> set[str]:
+        finder.consumer = Divided(*ids)
+        assert await finder.look() == ""
+        return finder.recreated
+
+    assert await recreated(1) == set()
+    assert await recreated(2, 1) == set(), "one broker missed it, or the topic is one of before"
+    assert finder.unchanged == {"t"}
+    assert await recreated(2, 3) == set()
+    assert finder.unchanged == set()
+    assert await recreated(2, 2) == {"t"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from watchrelay.kafka.client.metadata import NO_ID, topic_ids
 from watchrelay.kafka.client.patches import patch_client
 from watchrelay.kafka.topic_incarnation import ABSENT_S, TopicIncarnations
 
-ONE, OTHER = b"1" * 16, b"2" * 16
+ONE, OTHER, THIRD = b"1" * 16, b"2" * 16, b"3" * 16
 
 
 class Watched(TopicIncarnations):
@@ -38,16 +38,31 @@ def test_a_topic_that_stays_is_not_lost() -> None:
 def test_a_topic_of_another_id_was_recreated_and_is_reported_once() -> None:
     watched = Watched("t")
     watched.taken({"t": ONE}, 0.0)
+    assert watched.taken({"t": OTHER}, 0.5) == {}, "a second broker has to confirm it"
+    assert watched.doubtful
     assert watched.taken({"t": OTHER}, 1.0) == {"t": "it was deleted and recreated"}
     assert watched.taken({"t": ONE}, 2.0) == {}, "nobody looks for it until it is expected again"
     watched.expect("t")
     assert watched.taken({"t": ONE}, 3.0) == {}
 
 
+def test_a_broker_that_missed_that_a_topic_was_recreated_makes_it_doubtful_and_not_lost() -> None:
+    watched = Watched("t")
+    for now_s in range(0, 100, 5):
+        assert watched.taken({"t": ONE}, float(now_s)) == {}
+        assert not watched.doubtful
+        assert watched.taken({"t": OTHER}, float(now_s)) == {}
+        assert watched.doubtful
+    assert watched.taken({"t": None}, 100.0) == {}
+    assert watched.taken({"t": THIRD}, 101.0) == {}, "it was recreated twice, or that one is late"
+    assert watched.taken({"t": THIRD}, 102.0) != {}
+
+
 def test_brokers_that_tell_no_ids_say_only_that_it_is_there() -> None:
     watched = Watched("t")
     for found in (NO_ID, ONE, NO_ID, ONE):
         assert watched.taken({"t": found}, 0.0) == {}
+    assert [watched.taken({"t": each}, 0.0) for each in (OTHER, NO_ID)] == [{}, {}]
     assert watched.taken({"t": OTHER}, 0.0) != {}
 
 
@@ -79,7 +94,9 @@ def absent(known: bytes) -> Watched:
 def test_a_topic_that_brokers_do_not_know_for_long_is_the_same_if_it_is_back_under_its_id() -> None:
     watched = absent(ONE)
     assert watched.taken({"t": ONE}, 10.0) == {}
-    assert absent(ONE).taken({"t": OTHER}, 10.0) == {"t": "it was deleted and recreated"}
+    another = absent(ONE)
+    assert another.taken({"t": OTHER}, 10.0) == {}
+    assert another.taken({"t": OTHER}, 11.0) == {"t": "it was deleted and recreated"}
     assert absent(NO_ID).taken({"t": OTHER}, 10.0) == {}, "that was reported"
     watched.taken({"t": None}, 11.0)
     assert watched.taken({"t": None}, 11.0 + ABSENT_S) != {}, "it is looked for again"

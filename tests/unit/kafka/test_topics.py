@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.virtualtime import run
 from tests.unit.kafka.client.test_brokers import FakeBroker, PerhapsSilent, described, serving
-from watchrelay.core.errors import TopicRefused
+from watchrelay.core.errors import SinkUnavailable, TopicRefused
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.topics import Topics, TopicSpec
 
@@ -140,3 +140,35 @@ def test_one_broker_of_three_that_answers_nothing_delays_the_check_of_a_topic_by
 
     # at the start, and it may be asked first for the topic and its configuration
     assert 2.5 < run(main()) < 10.0
+
+
+class Divided:
+    """Brokers whose answers in a row have these ids of the topic; the last one is given on."""
+
+    def __init__(self, *ids: int) -> None:
+        self._ids = list(ids)
+        self._client = SimpleNamespace(
+            cluster=SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1)]), send=self._send
+        )
+
+    async def _send(self, _node: int, _request: object) -> SimpleNamespace:
+        topic_id = bytes([self._ids.pop(0) if len(self._ids) > 1 else self._ids[0]]) * 16
+        parts = [(0, 0, 1, 5, [1], [1], [], {})]
+        topic = (0, "t", topic_id, False, parts, 0, {})
+        return SimpleNamespace(API_VERSION=10, brokers=[1], topics=[topic])
+
+
+async def test_another_id_of_a_topic_is_confirmed_by_a_second_broker() -> None:
+    topics = Topics(KafkaConnection(bootstrap_servers=("k:1",)))
+
+    async def found(*ids: int) -> int:
+        found, _ = await topics._look(Divided(*ids), TopicSpec(name="t"))
+        assert found is not None
+        return found[2][0]
+
+    assert await found(1) == 1
+    assert await found(2, 1) == 1, "one broker missed it, or the topic is one of before"
+    with pytest.raises(SinkUnavailable, match="brokers answer with different ids"):
+        await found(2, 3, 2, 3)
+    assert await found(2, 2) == 2
+    assert await found(2) == 2

@@ -191,18 +191,23 @@ async def topic_rights(client: Any, topics: Iterable[str]) -> dict[str, frozense
 
 async def ask_any(client: Any, request: Any) -> Any:
     """The answer to a request that any broker can answer: of the first one that does so within
-    `ANSWER_S`; the last one asked has the client's request timeout. `client` is an AIOKafkaClient.
+    `ANSWER_S`; the last one asked has the client's request timeout. The one that answered the
+    request before is asked last, so that of two answers in a row the second is of another broker,
+    where there is one. `client` is an AIOKafkaClient.
 
     Raises: KafkaError, OSError when no broker answers.
     """
     nodes = [broker.nodeId for broker in client.cluster.brokers()]
     random.shuffle(nodes)
+    nodes.sort(key=lambda node: node != getattr(client, "answered", None))
     failure: Exception = KafkaError("no broker is known")
     while nodes:
         node = nodes.pop()
         try:
             async with asyncio.timeout(ANSWER_S if nodes else None):
-                return await client.send(node, request)
+                answer = await client.send(node, request)
+            client.answered = node
+            return answer
         except IncompatibleBrokerVersion:
             raise  # that is an answer: the others have no other
         except NotImplementedError as error:

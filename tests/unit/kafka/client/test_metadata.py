@@ -1,6 +1,7 @@
 """A request that any broker can answer, where one of them does not."""
 
 import asyncio
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +62,16 @@ def test_where_all_are_slow_the_last_one_may_be() -> None:
     client = Client(14.0, 14.0, 14.0)
     assert timed(client, lambda asked: ask_any(asked, None)) == pytest.approx(20.0)
     assert sorted(client.asked) == [1, 2, 3]
+
+
+async def test_the_second_of_two_answers_in_a_row_is_of_another_broker() -> None:
+    client = Client(*[0.0] * 101)
+    for _ in range(100):
+        await ask_any(client, None)
+    assert all(one != other for one, other in itertools.pairwise(client.asked))
+    client.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=client.asked[-1])])
+    await ask_any(client, None)
+    assert client.asked[-1] == client.asked[-2], "the only one is asked again"
 
 
 @pytest.mark.parametrize(
