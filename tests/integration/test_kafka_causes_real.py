@@ -111,7 +111,7 @@ async def test_a_session_that_the_brokers_would_refuse_is_found_by_the_check_whi
         with pytest.raises(SinkMisconfigured, match=r"group\.min\.session\.timeout\.ms"):
             await check_group(connection, group, session_s=session_s)
 
-    async def loaded() -> int:
+    async def loaded() -> int | None:
         while True:
             with contextlib.suppress(SinkUnavailable):
                 return await check_group(connection, group, session_s=6.0)

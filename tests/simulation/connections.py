@@ -55,7 +55,6 @@ class Cluster(Brokers):
     """What a producer asks beside appending; sometimes nobody answers."""
 
     def __init__(self, wire: Wire) -> None:
-        self.errors = {}
         self._wire, self._broker = wire, wire.broker
 
     async def _asked(self) -> None:

@@ -31,8 +31,7 @@ class Cluster(Brokers):
     def __init__(self, stage: "Stage", connection: KafkaConnection) -> None:
         self._stage = stage
         self._password = connection.arguments().get("sasl_plain_password", "")
-        self.errors = {}
-        self._leaders = {}
+        self._led: dict[str, dict[int, int]] = {}
         self._is_first = True
         stage.reached += 1
 
@@ -48,7 +47,7 @@ class Cluster(Brokers):
         self._stage.asked.append(sorted(topics))
         former = self._stage.former_leaders
         led = self._stage.leaders if former is None or not self._is_first else former
-        self._leaders |= {
+        self._led |= {
             topic: {each: led.get(each, each % 2) for each in range(40)} for topic in topics
         }
 
@@ -62,8 +61,14 @@ class Cluster(Brokers):
     def ask_another(self) -> None:
         self._is_first = False
 
+    def forget(self, topic: str) -> None:
+        self._led.pop(topic, None)
+
+    def error(self, topic: str, partition: int) -> int:
+        return 3 if self.leader(topic, partition) is None else 5
+
     def leader(self, topic: str, partition: int) -> int | None:
-        node = self._leaders.get(topic, {}).get(partition)
+        node = self._led.get(topic, {}).get(partition)
         return -1 if node in self._stage.down else node
 
     async def producer_id(self) -> tuple[int, int]:

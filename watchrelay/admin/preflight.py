@@ -259,7 +259,10 @@ async def _check_group(settings: Settings) -> CheckResult:
     try:
         session_s = settings.sharding.session_timeout_s
         members = await check_group(connection, group, session_s=session_s)
-        return CheckResult(f"group {group}", counted(members, "member"))
+        known = "usable; the brokers do not tell its members"
+        return CheckResult(
+            f"group {group}", known if members is None else counted(members, "member")
+        )
     except SinkUnavailable as error:
         return _kafka_error(error, f"group {group}")
 

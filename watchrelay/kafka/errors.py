@@ -14,8 +14,8 @@ from watchrelay.kafka.client import (
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
-    for_code,
 )
+from watchrelay.kafka.client.error_codes import cure_of
 from watchrelay.kafka.partition import Place
 
 SIZE_SETTINGS: Final[dict[type[Exception], str]] = {
@@ -27,17 +27,8 @@ GONE: Final = (UnknownTopicOrPartitionError, NotLeaderForPartitionError, LeaderN
 """Errors after which the brokers are asked whether the topic still exists."""
 UNTIMELY: Final = (InvalidTimestampError,)
 """Errors about the time that our clock gave to a record."""
-NO_RIGHT: Final = "this user may not write it: grant WRITE on the topic"
-
-_KNOWN: Final[dict[type[Exception], str]] = {
-    TopicAuthorizationFailedError: NO_RIGHT,
-    ClusterAuthorizationFailedError: NO_RIGHT,
-    UnknownTopicOrPartitionError: "the brokers do not know it: was the topic deleted?",
-    NotLeaderForPartitionError: (
-        "it has no leader that is known: was the topic deleted, or is its broker away?"
-    ),
-    LeaderNotAvailableError: "it has no leader: is its broker away?",
-}
+_NO_RIGHT: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
+_GRANT: Final = "this user may not write it: grant WRITE on the topic"
 
 
 def subject_of(partition: Place) -> str:
@@ -47,17 +38,10 @@ def subject_of(partition: Place) -> str:
 
 def explain(error: Exception, partition: Place, hint: str = "") -> Trouble:
     """Why a partition cannot be written. `hint`: what is known beyond the error."""
-    known = _KNOWN.get(type(error))
-    reason = hint or known or " ".join(str(error).split())
+    known = cure_of(error)
     cause = Cause.CLOCK if isinstance(error, UNTIMELY) else Cause.KAFKA
-    if known is NO_RIGHT:
-        cause = Cause.TOPIC_UNUSABLE
+    if isinstance(error, _NO_RIGHT):
+        known, cause = _GRANT, Cause.TOPIC_UNUSABLE
+    reason = hint or known or " ".join(str(error).split())
     message = f"topic {partition.topic} partition {partition.partition}: {reason}"
     return Trouble(subject_of(partition), cause, message, operator=cause is not Cause.KAFKA)
-
-
-def error_of(code: int) -> Exception:
-    """The error of a code, one that aiokafka does not know by its number."""
-    kind = for_code(code)
-    error: Exception = kind() if kind.errno == code else kind(f"error code {code}")
-    return error

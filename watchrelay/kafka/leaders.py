@@ -18,9 +18,9 @@ from watchrelay.kafka.client import (
 )
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.error_codes import error_of
 from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.cluster_access import AccessListener, ClusterAccess
-from watchrelay.kafka.errors import error_of
 from watchrelay.kafka.partition import STEPS, Identity, Partition, Phase, Place, Step
 
 _FIND_MIN_S, _FIND_MAX_S = 0.02, 1.0
@@ -276,15 +276,13 @@ class Leaders:
     def _report(self, brokers: Brokers) -> None:
         now_s = asyncio.get_running_loop().time()
         for partition, since_s in self._leaderless.items():
-            code = brokers.errors.get(partition.place.topic, 0)
             leader = brokers.leader(*partition.place)
             if now_s - since_s < self._timeout_s or (leader is not None and leader >= 0):
                 continue
             self._leaderless[partition] = now_s
-            # of a partition without a code the brokers know nothing, or no leader
-            error = error_of(code or (3 if leader is None else 5))
+            code = brokers.error(*partition.place)
             retriable = STEPS.get(code) is not Step.DENIED
-            self._listener.failed(partition.place, error, retriable=retriable)
+            self._listener.failed(partition.place, error_of(code), retriable=retriable)
 
     # ---- links -----------------------------------------------------------------------------------
 

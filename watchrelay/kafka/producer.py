@@ -21,9 +21,10 @@ from watchrelay.kafka.client import KafkaError, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.error_codes import error_of
 from watchrelay.kafka.client.link import Link
 from watchrelay.kafka.client.record_batch import Packer
-from watchrelay.kafka.errors import SIZE_SETTINGS, error_of
+from watchrelay.kafka.errors import SIZE_SETTINGS
 from watchrelay.kafka.leaders import LeaderListener, Leaders
 from watchrelay.kafka.partition import (
     STEPS,

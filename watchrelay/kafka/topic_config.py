@@ -18,13 +18,8 @@ RETENTION_MS_DEFAULT: Final = 604_800_000
 _SHOWN: Final = 5
 """Topics, and values, that a line names."""
 _IN_COMMAND: Final = 50
-_LEFT_OUT: Final = (
-    "retention.bytes",
-    "message.timestamp.type",
-    *reversed(dict.fromkeys(each.name for each in SETTINGS)),
-)
-"""In this order, where brokers do not say which setting they refuse; `cleanup.policy` is the
-last."""
+_REQUIRED: Final = {"cleanup.policy", *(each.name for each in SETTINGS if each.refuses)}
+"""The settings of a new topic that are kept where brokers do not say which one they refuse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,13 +232,14 @@ def without_refused(configs: Mapping[str, str], why: str) -> dict[str, str] | No
     """The configs to try next where brokers refuse to create a topic with these; None: there are
     none.
 
-    Those that the answer `why` names are left out; where it names none, the next of `_LEFT_OUT`. An
-    inherited max.compaction.lag.ms below min.compaction.lag.ms is raised to that.
+    Those that the answer `why` names are left out; where it names none, those that no topic is
+    refused without: a policy may be about something else, the name or the partitions. An inherited
+    max.compaction.lag.ms below min.compaction.lag.ms is raised to that.
     """
     named = set(re.findall(r"[a-z]+(?:\.[a-z]+)+", why))
     if MAX_LAG in named and MAX_LAG not in configs and MIN_LAG in configs:
         return {**configs, MAX_LAG: configs[MIN_LAG]}
-    out = named.intersection(configs) or {next((each for each in _LEFT_OUT if each in configs), "")}
+    out = named.intersection(configs) or {*configs} - _REQUIRED
     if MAX_LAG in out:  # it was added for the other, which alone would be refused again
         out.add(MIN_LAG)
     rest = {name: value for name, value in configs.items() if name not in out}

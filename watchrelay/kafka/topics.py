@@ -35,7 +35,8 @@ from watchrelay.kafka.client.admin import (
 )
 from watchrelay.kafka.client.client_log import quiet_client_log
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.failures import unreachable
+from watchrelay.kafka.client.error_codes import CURES, error_of
+from watchrelay.kafka.client.failures import plain_words, unreachable
 from watchrelay.kafka.client.metadata import NO_ID, ids_in, topics_in
 from watchrelay.kafka.topic_config import (
     Finding,
@@ -67,8 +68,10 @@ _MESSAGE_BYTES_UNKNOWN = 1_048_588
 _AUTHORIZATION = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 _TRANSIENT = (UnknownTopicOrPartitionError, NotControllerError, RequestTimedOutError)
 _Answer = TypeVar("_Answer")
-_CONFIGS_REFUSED = (40, 44)
-"""INVALID_CONFIG, POLICY_VIOLATION. Source: Kafka protocol guide, "Error Codes"."""
+_NO_LEADER = 5
+_POLICY_VIOLATION = 44
+_CONFIGS_REFUSED = (40, _POLICY_VIOLATION)
+"""INVALID_CONFIG. Source: Kafka protocol guide, "Error Codes"."""
 _TOPICS_A_REQUEST = 100
 _ID_ANSWERS_MAX = 4
 _ABSENT = (IncompatibleBrokerVersion, UnsupportedVersionError)
@@ -272,14 +275,17 @@ class Topics:
                     "DESCRIBE_CONFIGS on it or its prefix"
                 )
             if error is not NoError:
-                raise error(f"topic {name}")
+                raise error_of(code, f"topic {name}")
             if partitions and all(partition[2] >= 0 for partition in partitions):
                 return (
                     len(partitions),
                     min(len(partition[3]) for partition in partitions),
                     ids.get(name) or NO_ID,
                 ), brokers
-            raise SinkUnavailable(f"topic {name}: not all of its partitions have a leader")
+            codes = sorted({partition[0] for partition in partitions if partition[2] < 0})
+            cure = next((CURES[each] for each in codes if each in CURES), CURES[_NO_LEADER])
+            what = f"topic {name}: not all of its partitions have a leader"
+            raise SinkUnavailable(f"{what}: {cure}", cure=cure)
         return None, brokers
 
     async def _settled(self, admin: Any, spec: TopicSpec) -> tuple[int, int, bytes]:
@@ -319,7 +325,7 @@ class Topics:
                 why = f"{unchecked}: grant DESCRIBE_CONFIGS on it or its prefix"
                 return None, (Finding(spec.name, why),)
             if error not in _TRANSIENT or loop.time() > deadline_s:
-                raise error(message or f"configuration of topic {spec.name}")
+                raise error_of(code, message or f"configuration of topic {spec.name}")
             await asyncio.sleep(_POLL_S)
 
     # ---- creating --------------------------------------------------------------------------------
@@ -383,11 +389,11 @@ class Topics:
             elif error_type in _TRANSIENT:
                 await asyncio.sleep(_POLL_S)
             else:
-                raise TopicRefused(self._not_created(spec, error_type, message))
+                raise TopicRefused(self._not_created(spec, code, message))
 
-    def _not_created(self, spec: TopicSpec, error: type[KafkaError], message: str | None) -> str:
+    def _not_created(self, spec: TopicSpec, code: int, message: str | None) -> str:
         """Why brokers refuse to create the topic, and the cure."""
-        by_hand = self._by_hand(spec)
+        error, by_hand = for_code(code), self._by_hand(spec)
         if error is InvalidReplicationFactorError:
             return (
                 f"topic {spec.name} cannot be created with kafka.replicationFactor "
@@ -398,12 +404,14 @@ class Topics:
                 f"topic {spec.name} does not exist and this user may not create it; grant "
                 f"CREATE, or {by_hand}"
             )
-        why = f"topic {spec.name} cannot be created: {message or error.__name__}"
+        why = f"topic {spec.name} cannot be created: {message or plain_words(error_of(code))}"
         if error is InvalidTopicError:
             return (
                 f"{why}; kafka takes . and _ in names of topics as the same: choose another topic "
                 "in the resource entry, or another kafka.topicPrefix or cluster"
             )
+        if code in CURES:
+            why = f"{why}: {CURES[code]}"
         return f"{why}; {by_hand}"
 
 

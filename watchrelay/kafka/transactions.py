@@ -22,9 +22,10 @@ from watchrelay.core.errors import Fenced, SinkForbidden, SinkUnavailable
 from watchrelay.kafka.client import KafkaError, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.error_codes import cure_of, error_of
 from watchrelay.kafka.client.failures import plain_words, unreachable
 from watchrelay.kafka.client.transaction_coordinator import TransactionCoordinator
-from watchrelay.kafka.errors import error_of, subject_of
+from watchrelay.kafka.errors import subject_of
 from watchrelay.kafka.partition import (
     Appended,
     Effect,
@@ -492,7 +493,8 @@ def _forbidden(transactional_id: str) -> str:
 
 def _unusable(transactional_id: str, error: Exception) -> str:
     """Why it could not be used for some time."""
-    reason = _NO_COORDINATOR if isinstance(error, for_code(15)) else plain_words(error)
+    known = _NO_COORDINATOR if isinstance(error, for_code(15)) else cure_of(error)
+    reason = known or plain_words(error)
     return f"transactional id {transactional_id} cannot be used: {reason}"
 
 

@@ -44,6 +44,7 @@ from watchrelay.kube.part_filter import CountForeign, uncounted
 from watchrelay.kube.stream import FrameReader
 from watchrelay.kube.translate import EXPECTED, certificate_error, translate
 from watchrelay.kube.watch_frames import Align, Take, WatchFrames, leave, refuse
+from watchrelay.model.builtin import is_own_group
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
@@ -237,7 +238,7 @@ class KubeClient:
             raise late from error
         try:
             if not says_json(response):
-                raise await self._refused(response, request.what)
+                raise await self._refused(response, request)
             frames = FrameReader(selection, count_foreign=self._foreign_counter(selection, stream))
             yield WatchFrames(response, frames, query, request.what, take, self._align)
         finally:
@@ -340,7 +341,7 @@ class KubeClient:
                 response.status == 304 and "If-None-Match" in request.headers
             ):
                 return response
-            raise await self._refused(response, request.what)
+            raise await self._refused(response, request)
         except KubeError as error:
             if request.resource:
                 error.subject = request.resource
@@ -421,7 +422,7 @@ class KubeClient:
             if at_ms is not None:
                 self._times.note(at_ms, within_ms=1000, asked_s=asked_s, answered_s=now_s)
 
-    async def _refused(self, response: aiohttp.ClientResponse, what: str) -> KubeError:
+    async def _refused(self, response: aiohttp.ClientResponse, request: _ApiRequest) -> KubeError:
         """The error of an answer that is not 200; its body is read as far as it is useful."""
         body = b""
         try:
@@ -434,13 +435,29 @@ class KubeClient:
             leave(response)
         for credential in _credentials_of(response, self._credentials.endpoint.proxy):
             body = body.replace(credential, b"<redacted>")
-        return _unusable(response, body, what)
+        return _unusable(response, body, request.what, service=_api_service(request.path))
 
 
-def _unusable(response: aiohttp.ClientResponse, body: bytes, what: str) -> KubeError:
+def _unusable(
+    response: aiohttp.ClientResponse, body: bytes, what: str, *, service: str = ""
+) -> KubeError:
     return status.from_response(
-        response.status, response.headers, body, what=what, wall_ms=clock.wall_ms()
+        response.status,
+        response.headers,
+        body,
+        what=what,
+        wall_ms=clock.wall_ms(),
+        service=service,
     )
+
+
+def _api_service(path: str) -> str:
+    """The name of the APIService whose server may have answered in place of the API server, "" for
+    a path of Kubernetes itself."""
+    match path.split("/"):
+        case ["", "apis", group, version, *_] if not is_own_group(group):
+            return f"{version}.{group}"
+    return ""
 
 
 def _credentials_of(response: aiohttp.ClientResponse, proxy: str | None) -> Iterator[bytes]:

@@ -67,6 +67,11 @@ _CURES = {
     403: " (grant list and watch; `watchrelay rbac` prints the rules)",
     407: " (the proxy wants a user and password in proxy-url)",
 }
+_BY_SERVICE = (
+    " (the token or client certificate was refused; if other groups answer, by the server behind "
+    "APIService {}, which must accept the API server as its front proxy: see the log of that "
+    "server)"
+)
 DISCOVERY_CURE = (
     " (the ClusterRole system:discovery, or its binding to this account, is missing: "
     "`watchrelay rbac --discovery` prints the rules)"
@@ -174,12 +179,19 @@ def retry_after_s(header: str | None, *, wall_ms: int) -> float | None:
 
 
 def from_response(
-    code: int, headers: Mapping[str, str], body: bytes, *, what: str, wall_ms: int
+    code: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    what: str,
+    wall_ms: int,
+    service: str = "",
 ) -> KubeError:
     """The error for an HTTP answer that is not the one asked for, or a 2xx that carries a Status.
 
     `what` names the request for people ("list pods at host:6443"); `headers` is looked up
-    case-insensitively by its owner; `wall_ms` counts where the answer has no date.
+    case-insensitively by its owner; `wall_ms` counts where the answer has no date; `service` is the
+    APIService whose own server may have answered.
     """
     if 300 <= code < 400:
         why = f"answered {code}, a redirect, which is never followed; {NOT_AN_API_SERVER}"
@@ -198,7 +210,10 @@ def from_response(
     if wait_s is None:
         wait_s = status.retry_after_s if status else 0.0
     message = f"{what}: {code} {reason.removeprefix(f'{code} ')}"
-    return _classed(code, status or Status(), message, wait_s=wait_s, headers=headers)
+    error = _classed(code, status or Status(), message, wait_s=wait_s, headers=headers)
+    if isinstance(error, Unauthorized) and service:
+        return Unauthorized(error.what, status=code, cure=_BY_SERVICE.format(service))
+    return error
 
 
 def _classed(

@@ -16,10 +16,11 @@ from typing import Final, Protocol
 from watchrelay.core import clock
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
 from watchrelay.core.trouble import Cause, Trouble
-from watchrelay.kafka.client import KafkaError, for_code
+from watchrelay.kafka.client import IncompatibleBrokerVersion, KafkaError, for_code
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator, DescribedGroup
+from watchrelay.kafka.client.error_codes import CURES
 from watchrelay.kafka.client.failures import plain_words, unreachable
 from watchrelay.kafka.client.secrets import Secrets
 from watchrelay.observe.metrics import Metrics
@@ -46,16 +47,8 @@ _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED, _FENCED_INSTANCE
 )
 _INCONSISTENT, _FORBIDDEN = 23, 30
 _LOST = frozenset((_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_INSTANCE))
-_CURES: Final[Mapping[int, str]] = {
-    _INCONSISTENT: "another kind of program, or a release that does not fit, is in the group: end "
-    "it, or choose another kafka.topicPrefix or cluster",
-    24: "the brokers refuse the name of the group: choose another kafka.topicPrefix or cluster",
-    26: "the brokers refuse the session timeout: set sharding.sessionTimeout between their "
-    "group.min.session.timeout.ms and group.max.session.timeout.ms",
-    _FORBIDDEN: "this user may not be a member: grant READ on the group or its prefix",
-    81: "the group is full: raise group.max.size of the brokers, or run fewer replicas",
-}
-"""By error code, what an operator can do."""
+_CURABLE = frozenset((_INCONSISTENT, 24, 26, _FORBIDDEN, 81))
+"""What only an operator can end."""
 
 _REBALANCE_S: Final = 5.0
 """How long the coordinator waits for members to join again."""
@@ -346,7 +339,7 @@ class GroupMember:
     def _answered(self, code: int) -> float:
         if code in _LOST:
             return self._lose(code)
-        if code in _CURES:
+        if code in _CURABLE:
             return self._refused(code)
         if code in _AWAY:
             return self._away(_uncoordinated(code))
@@ -422,9 +415,9 @@ class GroupMember:
         }
 
 
-async def check_group(connection: KafkaConnection, group: str, *, session_s: float) -> int:
+async def check_group(connection: KafkaConnection, group: str, *, session_s: float) -> int | None:
     """Whether this user may be a member of `group` with sessions of `session_s`, and other programs
-    leave it alone. The number of its members.
+    leave it alone. The number of its members; None where the brokers do not offer to tell it.
 
     Raises: SinkForbidden, SinkMisconfigured with the cure; SinkUnavailable when no broker answers.
     """
@@ -444,7 +437,7 @@ async def check_group(connection: KafkaConnection, group: str, *, session_s: flo
         brokers.close()
     if described.members and described.protocol_type != PROTOCOL_TYPE:
         raise _unusable(group, _INCONSISTENT)
-    if described.code in _CURES:
+    if described.code in _CURABLE:
         raise _unusable(group, described.code)
     return described.members
 
@@ -458,7 +451,10 @@ async def _described(brokers: Brokers, group: str, session_s: float) -> Describe
             raise
         return DescribedGroup(code, "", 0)
     try:
-        described = await coordinator.describe()
+        try:
+            described = await coordinator.describe()
+        except IncompatibleBrokerVersion:  # the brokers do not offer it, and a member needs it not
+            described = DescribedGroup(_OK, "", None)
         # what an unknown member asks needs the right of a member, and changes nothing
         code = await coordinator.heartbeat(_UNKNOWN, 0)
         joined = await coordinator.join(
@@ -471,7 +467,7 @@ async def _described(brokers: Brokers, group: str, session_s: float) -> Describe
             rebalance_ms=round(_REBALANCE_S * 1000),
         )
         codes = {described.code, code, joined.code}
-        known = [*codes & _CURES.keys(), *codes & _AWAY, _OK]
+        known = [*codes & _CURABLE, *codes & _AWAY, _OK]
         return described._replace(code=known[0])
     finally:
         coordinator.close()
@@ -481,7 +477,7 @@ def _code_of(error: Exception) -> int | None:
     """The code of the answer to a search for the coordinator, None for any other error."""
     # the errno of an OSError is none of Kafka's
     code = getattr(error, "errno", None) if isinstance(error, KafkaError) else None
-    return code if code in _AWAY or code in _CURES else None
+    return code if code in _AWAY or code in _CURABLE else None
 
 
 def _uncoordinated(code: int, where: str = "") -> SinkUnavailable:
@@ -497,7 +493,7 @@ def _uncoordinated(code: int, where: str = "") -> SinkUnavailable:
 
 def _unusable(group: str, code: int) -> SinkMisconfigured:
     kind = SinkForbidden if code == _FORBIDDEN else SinkMisconfigured
-    return kind(f"group {group} is not usable: {_CURES[code]}", cure=_CURES[code])
+    return kind(f"group {group} is not usable: {CURES[code]}", cure=CURES[code])
 
 
 def _name(code: int) -> str:

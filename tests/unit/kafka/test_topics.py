@@ -16,6 +16,7 @@ from watchrelay.kafka.topics import Topics, TopicSpec
 ALREADY_EXISTS = 36
 INVALID_TOPIC, NO_RIGHT_ON_TOPIC = 17, 29
 INVALID_CONFIG, POLICY_VIOLATION = 40, 44
+LISTENER_NOT_FOUND = 72
 
 
 class Admin:
@@ -60,30 +61,60 @@ class Picky:
 
 
 @pytest.mark.parametrize("code", [INVALID_CONFIG, POLICY_VIOLATION])
-@pytest.mark.parametrize("why", ["{} is not supported", None])
 async def test_settings_that_brokers_refuse_are_left_out_of_a_new_topic(
-    code: int, why: str | None, caplog: pytest.LogCaptureFixture
+    code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = ("retention.bytes", "message.timestamp.type")
-    picky = Picky({each: why and why.format(each) for each in settings}, code)
+    picky = Picky({each: f"{each} is not supported" for each in settings}, code)
     spec = TopicSpec(name="t", snapshot_interval_s=3600)
     assert await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._make(picky, spec)
     assert picky.made == {k: v for k, v in spec.configs().items() if k not in settings}
     assert caplog.messages == ["brokers refuse settings of a new topic"] * 2
 
 
-async def test_a_topic_that_brokers_refuse_for_all_settings_is_refused_with_their_answer() -> None:
+async def test_a_setting_that_brokers_refuse_without_a_name_is_left_out_with_all_that_can_be() -> (
+    None
+):
+    picky = Picky({"compression.type": None}, POLICY_VIOLATION)
+    spec = TopicSpec(name="t", snapshot_interval_s=3600)
+    assert await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._make(picky, spec)
+    assert picky.made is not None
+    assert picky.made["cleanup.policy"] == "compact,delete"
+    assert "retention.bytes" not in picky.made
+
+
+async def test_a_topic_that_a_policy_refuses_is_refused_with_its_answer_after_one_more_try() -> (
+    None
+):
     spec = TopicSpec(name="t", snapshot_interval_s=3600)
 
     class Never:
+        tries = 0
+
         async def create_topics(
             self, new: list[Any], timeout_ms: int, validate_only: bool
         ) -> SimpleNamespace:
+            self.tries += 1
             why = "topics of this name are not for you"
             return SimpleNamespace(topic_errors=[(new[0].name, POLICY_VIOLATION, why)])
 
-    with pytest.raises(TopicRefused, match=r"topics of this name are not for you; create it with"):
-        await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._make(Never(), spec)
+    never = Never()
+    with pytest.raises(
+        TopicRefused,
+        match=r"this name are not for you: a policy .*create.topic.policy.*; create it with",
+    ):
+        await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._make(never, spec)
+    assert never.tries == 2
+
+
+async def test_a_leader_without_our_listener_is_named_with_its_cure() -> None:
+    class Unlisted(Divided):
+        parts: tuple[Any, ...] = ((LISTENER_NOT_FOUND, 0, -1, 5, [1], [1], [], {}),)
+
+    with pytest.raises(SinkUnavailable, match=r"topic t: not all .* listeners and advertised"):
+        await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._look(
+            Unlisted(1), TopicSpec(name="t")
+        )
 
 
 async def test_a_name_that_kafka_takes_as_another_topics_is_refused_with_the_way_to_another() -> (
@@ -145,6 +176,8 @@ def test_one_broker_of_three_that_answers_nothing_delays_the_check_of_a_topic_by
 class Divided:
     """Brokers whose answers in a row have these ids of the topic; the last one is given on."""
 
+    parts: tuple[Any, ...] = ((0, 0, 1, 5, [1], [1], [], {}),)
+
     def __init__(self, *ids: int) -> None:
         self._ids = list(ids)
         self._client = SimpleNamespace(
@@ -153,8 +186,7 @@ class Divided:
 
     async def _send(self, _node: int, _request: object) -> SimpleNamespace:
         topic_id = bytes([self._ids.pop(0) if len(self._ids) > 1 else self._ids[0]]) * 16
-        parts = [(0, 0, 1, 5, [1], [1], [], {})]
-        topic = (0, "t", topic_id, False, parts, 0, {})
+        topic: Any = (0, "t", topic_id, False, self.parts, 0, {})
         return SimpleNamespace(API_VERSION=10, brokers=[1], topics=[topic])
 
 

@@ -78,13 +78,15 @@ class Cluster(Brokers):
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self.errors = {}
 
     async def refresh(self, topics: Collection[str]) -> None:
         await asyncio.sleep(0.001)
 
     def ask_another(self) -> None:
         self._stage.others_asked += 1
+
+    def error(self, topic: str, partition: int) -> int:
+        return 3 if self.leader(topic, partition) is None else 5
 
     def leader(self, topic: str, partition: int) -> int | None:
         return -1 if partition in self._stage.leaderless else partition // 9

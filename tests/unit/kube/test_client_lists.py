@@ -30,7 +30,7 @@ from watchrelay.core.errors import (
     VersionTooLarge,
 )
 from watchrelay.model.frames import ListQuery
-from watchrelay.model.resources import Selection
+from watchrelay.model.resources import Resource, Selection
 from watchrelay.observe.metrics import Metrics
 
 
@@ -247,6 +247,19 @@ async def test_a_401_is_tried_once_more_with_fresh_credentials() -> None:
             with pytest.raises(Unauthorized):
                 await client.list_page(PODS, ListQuery(), stream=STREAM)
         assert (credentials.refusals, len(server.requests)) == (2, 4)
+
+
+async def test_a_401_for_a_group_that_another_server_may_serve_names_its_api_service() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(401, failure_status(401, "Unauthorized"))
+
+    widgets = Selection(Resource("example.com", "v1", "widgets", "Widget", namespaced=True))
+    async with ScriptedServer(handler) as server, client_of(server.url) as client:
+        for selection, named in ((widgets, True), (PODS, False)):
+            with pytest.raises(Unauthorized, match="certificate was refused") as caught:
+                await client.list_page(selection, ListQuery(), stream=STREAM)
+            assert ("APIService v1.example.com" in str(caught.value)) is named
+            assert ("APIService" in caught.value.cure) is named
 
 
 async def test_a_401_after_which_there_is_no_other_credential_is_still_an_answer() -> None:

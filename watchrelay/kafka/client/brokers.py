@@ -20,7 +20,6 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
-    for_code,
 )
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
@@ -29,6 +28,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 from watchrelay.kafka.client.batches import BATCH_HEAD
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator, find_coordinator
+from watchrelay.kafka.client.error_codes import error_of
 from watchrelay.kafka.client.link import Link, no_surprises
 from watchrelay.kafka.client.metadata import TopicsRequest, ids_in, topics_in
 from watchrelay.kafka.client.patches import abort, make_connection
@@ -46,6 +46,7 @@ _ID_TRIES = 10
 """The number of answers without an id after which another broker is asked."""
 _DOUBT_EVERY_S = 1.0
 _COORDINATOR_BUSY = frozenset((14, 15, 16))
+_UNKNOWN_PARTITION, _NO_LEADER = 3, 5
 _BEGIN, _END = -2, -1
 """In place of a time, in a request for offsets."""
 _LOCATE_OFFSETS = 5000
@@ -57,15 +58,15 @@ class Brokers:
     """A cluster as it was last described. Use: `await refresh(...)`, then ask; `close()` at the
     end.
 
-    `errors`: code by topic that the brokers gave no partitions of.
-
     Every method that asks raises KafkaError or OSError when no broker answers.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
         """Raises: SinkMisconfigured when secrets cannot be read."""
-        self._leaders: dict[str, dict[int, int]] = {}
-        self.errors: dict[str, int] = {}
+        self._leaders: dict[str, dict[int, tuple[int, int]]] = {}
+        """By topic and partition, node id and error code of the leader."""
+        self._errors: dict[str, int] = {}
+        """By topic of which the brokers gave no partitions."""
         self._arguments = connection.arguments()
         self._bootstrap = collect_hosts(self._arguments.pop("bootstrap_servers"))
         self._arguments["request_timeout_ms"] = int(_REQUEST_TIMEOUT_S * 1000)
@@ -88,7 +89,7 @@ class Brokers:
                 if host and 0 < port < 1 << 16
             }
             found = [
-                (code, topic, {partition: leader for _, partition, leader, *_ in partitions})
+                (code, topic, {number: (leader, error) for error, number, leader, *_ in partitions})
                 for code, topic, partitions in topics_in(answer)
             ]
         if not nodes:
@@ -98,19 +99,26 @@ class Brokers:
             self.forget(topic)
         for code, topic, leaders in found:
             if code:
-                self.errors[topic] = code
+                self._errors[topic] = code
             self._leaders[topic] = leaders
 
     def leader(self, topic: str, partition: int) -> int | None:
         """The node id of a leader, as last asked for; -1 while there is none, None where the
         brokers did not name the partition."""
-        node = self._leaders.get(topic, {}).get(partition)
+        node, _ = self._leaders.get(topic, {}).get(partition, (None, 0))
         return node if node is None or node in self._nodes else -1
+
+    def error(self, topic: str, partition: int) -> int:
+        """The code of the error for which the partition has no leader that can be asked."""
+        if code := self._errors.get(topic):
+            return code
+        _, code = self._leaders.get(topic, {}).get(partition, (-1, _UNKNOWN_PARTITION))
+        return code or _NO_LEADER
 
     def forget(self, topic: str) -> None:
         """The leaders of the topic are no longer asked for."""
         self._leaders.pop(topic, None)
-        self.errors.pop(topic, None)
+        self._errors.pop(topic, None)
 
     async def topic_ids(self, topics: Collection[str]) -> dict[str, bytes | None]:
         """As `metadata.topic_ids`."""
@@ -123,7 +131,7 @@ class Brokers:
             if not answer.error_code:
                 break
             if answer.error_code not in _COORDINATOR_BUSY:
-                raise for_code(answer.error_code)
+                raise error_of(answer.error_code)
             if tries % _ID_TRIES == 0:
                 self.ask_another()
             await asyncio.sleep(_ID_RETRY_S)
@@ -143,7 +151,7 @@ class Brokers:
         await self.refresh(())  # so that other brokers than the bootstrap servers are asked
         answer = await self._ask(request)
         if answer.error_code:
-            raise for_code(answer.error_code)
+            raise error_of(answer.error_code)
         return await self._connected(answer.host, answer.port, timeout_s=timeout_s)
 
     async def open(self, node: int, link: Link) -> None:
@@ -298,7 +306,7 @@ class _Asked(NamedTuple):
             ((_, ((_, code, _, offset, *_),)),) = answer.topics
             found = int(offset)
         if code:
-            raise for_code(code)
+            raise error_of(code)
         return found
 
     async def fetch(self, topic: str, partition: int, start: int) -> bytes:
@@ -308,7 +316,7 @@ class _Asked(NamedTuple):
         with no_surprises():
             ((_, ((_, code, *_, data),)),) = answer.topics
         if code:
-            raise for_code(code)
+            raise error_of(code)
         return data or b""
 
     def close(self) -> None:

@@ -41,11 +41,12 @@ class Joined(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """A group as it is now. `protocol_type`: of its members; "" where there were none yet."""
+    """A group as it is now. `protocol_type`: of its members; "" where there were none yet.
+    `members`: their number, None where it is not known."""
 
     code: int
     protocol_type: str
-    members: int
+    members: int | None
 
 
 class Coordinator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavail
 from watchrelay.core.timestamps import rfc3339
 from watchrelay.kafka.client.client_log import without_secrets
 from watchrelay.kafka.client.connection import BROKER, KafkaConnection, error_text
+from watchrelay.kafka.client.error_codes import CURES, cure_of
 
 _UNCONNECTED = (
     KafkaConnectionError,
@@ -30,8 +32,6 @@ _UNCONNECTED = (
 )
 """Errors that a failed connection explains; without one, no broker can be asked for the topic."""
 
-_NO_WRITE = "this user may write no topic at all: grant WRITE on the topic prefix"
-"""The error of a producer without any right to write, though it names the cluster (KIP-679)."""
 _UNTRUSTED = (
     "the broker's certificate is not trusted: set kafka.security.caFile to the CA that signed it"
 )
@@ -43,11 +43,6 @@ _OTHER_NAMES = (
 _NO_CERTIFICATE = "the broker wants a client certificate: set kafka.security.certFile and keyFile"
 _UNKNOWN_AUTHORITY = (
     "the broker does not know the authority of the client certificate in kafka.security.certFile"
-)
-_NO_USER = "this port wants no user: check kafka.security.protocol"
-_CREDENTIALS = (
-    "the broker refused the credentials: check the user and the password or token under "
-    "kafka.security"
 )
 _SIGNED = (
     "the broker refused the token: check it under kafka.security, and this machine's clock, which "
@@ -66,24 +61,30 @@ _CURES = (
     ("certificate is not yet valid", _OUTDATED),
     ("certificate verify failed", _REFUSED),
     ("wrong version number", "the port does not speak TLS: check kafka.security.protocol"),
-    ("[error 34]", _NO_USER),
-    ("saslhandshakerequest cannot be used", _NO_USER),
+    ("saslhandshakerequest cannot be used", CURES[34]),
+    (
+        "cannot be used if the api version is unknown",
+        "the brokers do not offer this request: update them, or use brokers that do",
+    ),
     ("certificate required", _NO_CERTIFICATE),
     ("alert bad certificate", _NO_CERTIFICATE),
     ("alert certificate unknown", _UNKNOWN_AUTHORITY),
     ("alert unknown ca", _UNKNOWN_AUTHORITY),
-    ("[error 58]", _CREDENTIALS),
-    ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
 )
 """Parts of reasons that only a change of the configuration cures."""
+_CREDENTIALS_REFUSED: Final = 58
+_MISCONFIGURED: Final = frozenset((33, 34, _CREDENTIALS_REFUSED))
+"""Likewise error codes."""
+_CODE: Final = re.compile(r"\[error (-?\d+)\]")
 _BY_TOKEN: Final = ("OAUTHBEARER", "AWS_MSK_IAM")
 _RIGHTS = (
-    ("[error 31]", _NO_WRITE),
-    ("clusterauthorizationfailed", _NO_WRITE),
-    ("[error 29]", "this user may not: grant READ and WRITE on it or its prefix"),
+    # of a producer without any right to write, though it names the cluster (KIP-679)
+    ("clusterauthorizationfailed", CURES[31]),
     ("not authorized to read from topic", "grant READ on it or its prefix"),
 )
 """Parts of reasons that only a granted right cures."""
+_FORBIDDEN: Final = frozenset((29, 30, 31, 53))
+"""Likewise error codes."""
 _AWAY = (
     ("nodename nor servname", "no such host: check kafka.bootstrapServers"),
     ("name or service not known", "no such host: check kafka.bootstrapServers"),
@@ -133,7 +134,8 @@ def unreadable(error: BaseException) -> str:
         names = error.args[0] if error.args else ""
         topics = names if isinstance(names, str) else ", ".join(sorted(map(str, names)))
         return f"topic {topics} may not be read by this user: grant READ on it or its prefix"
-    return plain_words(error)
+    cure = cure_of(error)
+    return plain_words(error) + (f" ({cure})" if cure else "")
 
 
 def unreachable(
@@ -186,13 +188,16 @@ def _reason(error: BaseException) -> str:
 
 def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavailable], str]:
     """The kind of the error, and the cure, "" if none is known."""
-    if cure := _cure(_CURES, reason):
-        if cure is _CREDENTIALS and connection.mechanism in _BY_TOKEN:
+    found = _CODE.search(reason)
+    code = int(found[1]) if found else 0
+    known = CURES.get(code, "")
+    if cure := _cure(_CURES, reason) or (known if code in _MISCONFIGURED else ""):
+        if code == _CREDENTIALS_REFUSED and connection.mechanism in _BY_TOKEN:
             cure = _SIGNED
         return SinkMisconfigured, cure.replace("{now}", rfc3339(clock.wall_ms()))
-    if cure := _cure(_RIGHTS, reason):
+    if cure := _cure(_RIGHTS, reason) or (known if code in _FORBIDDEN else ""):
         return SinkForbidden, cure
-    return SinkUnavailable, _cure(_AWAY, reason) or _cure_of_hanging_up(connection, reason)
+    return SinkUnavailable, known or _cure(_AWAY, reason) or _cure_of_hanging_up(connection, reason)
 
 
 def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:

@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aiokafka import TopicPartition
-from aiokafka.errors import IncompatibleBrokerVersion, NotLeaderForPartitionError, for_code
+from aiokafka.errors import IncompatibleBrokerVersion, NotLeaderForPartitionError
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Int16, Int32, Int64, Schema, String
+
+from watchrelay.kafka.client.error_codes import error_of
 
 UNKNOWN: Final = -1
 _KEPT = 100
@@ -104,5 +106,5 @@ async def end_of_epoch(client: Any, place: TopicPartition, epoch: int) -> int | 
         return None  # the broker does not know the request, or no version of it that aiokafka does
     ((_, ((code, _, _, end),)),) = answer.topics
     if code:
-        raise for_code(code)(f"{place.topic}: the end of leader epoch {epoch} was asked for")
+        raise error_of(code, f"{place.topic}: the end of leader epoch {epoch} was asked for")
     return int(end) if end >= 0 else None

@@ -43,15 +43,16 @@ _ANSWER = struct.Struct(">ihqqq")
 
 @contextlib.contextmanager
 def no_surprises() -> Iterator[None]:
-    """What aiokafka 0.14 raises on answers that no broker gives is raised as KafkaConnectionError.
-    aiokafka raises NotImplementedError where the broker has no version of a request that it has."""
+    """What aiokafka 0.14 raises on answers that no broker gives is raised as KafkaConnectionError,
+    and as IncompatibleBrokerVersion where the broker has no version of a request that it has."""
     try:
         yield
+    except NotImplementedError as error:
+        raise IncompatibleBrokerVersion(str(error)) from error
     except (
         AssertionError,
         AttributeError,
         LookupError,
-        NotImplementedError,
         TypeError,
         ValueError,
         struct.error,

@@ -206,8 +206,6 @@ async def ask_any(client: Any, request: Any) -> Any:
         try:
             async with asyncio.timeout(ANSWER_S if nodes else None):
                 answer = await client.send(node, request)
-            client.answered = node
-            return answer
         except IncompatibleBrokerVersion:
             raise  # that is an answer: the others have no other
         except NotImplementedError as error:
@@ -218,4 +216,7 @@ async def ask_any(client: Any, request: Any) -> Any:
         except KeyError as error:
             # aiokafka 0.14 lets it out where the connection to the node went meanwhile
             failure = KafkaError(f"no connection to broker {node}: {error!r}")
+        else:
+            client.answered = node
+            return answer
     raise failure

@@ -35,6 +35,7 @@ PRODUCE, METADATA, COORDINATOR, HANDSHAKE, VERSIONS, PRODUCER_ID, AUTHENTICATE =
     22,
     36,
 )
+UNKNOWN_TOPIC, NO_LEADER, NO_RIGHT, LISTENER_NOT_FOUND = 3, 5, 29, 72
 Described = list[tuple[int, str | None, int]]
 
 
@@ -172,6 +173,19 @@ async def test_a_broker_without_an_address_leads_nothing(address: tuple[str | No
         assert (brokers.leader("a", 0), brokers.leader("b", 0)) == (1, -1)
         with pytest.raises(LeaderNotAvailableError):
             await brokers.locate("b", 0, 0, (1, 0), 0)
+
+
+async def test_why_a_partition_has_no_leader_is_told_by_its_own_code_or_that_of_its_topic() -> None:
+    async with cluster() as (brokers, (fake,)):
+        nodes = [(1, "127.0.0.1", fake.port, None)]
+        parts: list[Any] = [(LISTENER_NOT_FOUND, 0, -1, [1], [1], []), (0, 1, -1, [1], [1], [])]
+        topics: list[Any] = [(0, "a", False, parts), (NO_RIGHT, "b", False, [])]
+        fake.metadata = lambda: MetadataResponse_v5(0, nodes, "cluster", 1, topics)
+        await brokers.refresh({"a", "b"})
+        found = [brokers.error(*place) for place in (("a", 0), ("a", 1), ("a", 2), ("b", 0))]
+        assert found == [LISTENER_NOT_FOUND, NO_LEADER, UNKNOWN_TOPIC, NO_RIGHT]
+        brokers.forget("b")
+        assert brokers.error("b", 0) == UNKNOWN_TOPIC
 
 
 @pytest.mark.parametrize("nodes", [None, [], [(2, None, 1)]])

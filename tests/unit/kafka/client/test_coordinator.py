@@ -10,6 +10,7 @@ from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.coordinator import Coordinator, Joined
+from watchrelay.replicas.group import check_group
 
 FIND_COORDINATOR, JOIN, HEARTBEAT = 10, 11, 12
 
@@ -71,6 +72,12 @@ async def test_error_codes_come_as_they_are() -> None:
             async with coordinator(kafka):
                 pass
         assert getattr(found.value, "errno", None) == 30
+
+
+async def test_brokers_that_describe_no_groups_are_usable_for_one() -> None:
+    with EmbeddedKafka.start() as kafka:
+        connection = KafkaConnection(bootstrap_servers=(kafka.bootstrap,))
+        assert await check_group(connection, "relays", session_s=10.0) is None
 
 
 async def test_a_coordinator_that_is_down_is_an_error_of_the_connection() -> None:

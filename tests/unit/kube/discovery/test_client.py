@@ -145,7 +145,7 @@ async def test_T79_what_did_not_change_is_not_sent_again() -> None:
         (503, "does not answer now"),
         (404, "does not answer now"),
         (400, "/apis/example.com/v1 at .*: 400"),
-        (401, "/apis/example.com/v1 at .*: 401"),
+        (401, "/apis/example.com/v1 at .*: 401 .*by the server behind APIService v1.example.com"),
         (403, "/apis/example.com/v1 at .*: 403 .*system:discovery"),
         (406, "/apis/example.com/v1 at .*: 406"),
     ],
