@@ -133,7 +133,9 @@ class Reading:
         self._committed = committed
         self._silent_after_s = silent_after_s
         self._now_s = asyncio.get_running_loop().time
-        self._newest_s, self._answer_ms = self._now_s(), 0
+        self._newest_s = self._now_s()
+        self._answers: dict[TopicPartition, tuple[int, float]] = {}
+        """By partition, the wall clock of its newest answer, and when that was noticed."""
 
     def assign(self, cursors: Mapping[TopicPartition, Cursor]) -> None:
         """Read these partitions on from their cursors, and no others. Silence counts from the first
@@ -144,6 +146,8 @@ class Reading:
         """
         if not self.cursors:
             self._newest_s = self._now_s()
+        newest_s = max((since_s for _, since_s in self._answers.values()), default=self._now_s())
+        self._answers = {place: self._answers.get(place, (0, newest_s)) for place in cursors}
         self.cursors = cursors
         self.consumer.assign(list(cursors))
         for place, cursor in cursors.items():
@@ -197,6 +201,12 @@ class Reading:
                 moved[place], cursor.next = former, position
         return moved
 
+    def unanswered(self) -> list[TopicPartition]:
+        """The partitions about which brokers have given no answer for `ANSWER_WITHIN_S`, though
+        they are asked: of a reading without `silent_after_s`."""
+        oldest_s = self._now_s() - ANSWER_WITHIN_S
+        return [place for place, (_, since_s) in self._answers.items() if since_s < oldest_s]
+
     def held_back(self) -> Mapping[TopicPartition, TransactionOpen]:
         """The partitions that an open transaction holds back."""
         cursors = self.cursors if self._committed else {}
@@ -226,29 +236,33 @@ class Reading:
             return True
         return bool(lost(place, f"offset {offset} comes after {read} were read"))
 
-    def _notice_silence(self, fetched: object) -> None:
+    def _notice_silence(self, fetched: Collection[TopicPartition]) -> None:
         """aiokafka retries forever, and never asks the bootstrap servers again
         (https://github.com/aio-libs/aiokafka/issues/459)."""
-        if fetched or (self._silent_after_s is None and self._is_answered()):
-            self._newest_s = self._now_s()
-        silent_s = self._now_s() - self._newest_s
         if self._silent_after_s is None:
-            if silent_s > ANSWER_WITHIN_S:
+            self._note_answers(fetched)
+            if self._answers and len(self.unanswered()) == len(self._answers):
                 raise SinkUnavailable(
                     f"kafka at {self.servers} has not answered for {ANSWER_WITHIN_S:g} s"
                 )
-        elif silent_s > self._silent_after_s and (behind := self.behind):
+            return
+        if fetched:
+            self._newest_s = self._now_s()
+        silent_s = self._now_s() - self._newest_s
+        if silent_s > self._silent_after_s and (behind := self.behind):
             topics = short(", ".join(dict.fromkeys(place.topic for place in behind)))
             raise TimeoutError(
                 f"no records of {topics} for {self._silent_after_s:g} s, and its end is not reached"
             )
 
-    def _is_answered(self) -> bool:
-        """Whether brokers have answered since the last call. The consumer notes the wall clock of
-        an answer, which may be set: only a change of it counts."""
-        stamps = (self.consumer.last_poll_timestamp(place) for place in self.cursors)
-        former, self._answer_ms = self._answer_ms, max((each or 0 for each in stamps), default=0)
-        return self._answer_ms not in (0, former)
+    def _note_answers(self, fetched: Collection[TopicPartition]) -> None:
+        """The consumer notes the wall clock of an answer, which may be set: only a change of it
+        counts."""
+        now_s = self._now_s()
+        for place, (former_ms, _) in self._answers.items():
+            answer_ms = self.consumer.last_poll_timestamp(place) or 0
+            if answer_ms not in (0, former_ms) or place in fetched:
+                self._answers[place] = answer_ms, now_s
 
 
 @asynccontextmanager

@@ -17,7 +17,14 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.consumer import end_of_leader_epoch, ids_of_topics, wait_for_topic
 from watchrelay.kafka.client.leader_epochs import UNKNOWN
 from watchrelay.kafka.cursor import Cursor
-from watchrelay.kafka.reading import Reading, offset_ranges, open_reading, through_outages
+from watchrelay.kafka.reading import (
+    ANSWER_WITHIN_S,
+    RECORDS_AT_ONCE,
+    Reading,
+    offset_ranges,
+    open_reading,
+    through_outages,
+)
 from watchrelay.kafka.topic_incarnation import TopicIncarnations
 from watchrelay.observe.status import Troubles
 
@@ -159,13 +166,22 @@ class TopicFollower:
 
     async def _read(self, reading: Reading, proven: int) -> None:
         while self._connection.rotation.proven == proven and not self._has_grown(reading):
-            for place, records in (await reading.fetch(wait_ms=_WAIT_MS)).items():
+            fetched = await reading.fetch(wait_ms=_WAIT_MS)
+            for place, records in fetched.items():
                 for record in records:
                     await reading.turns.pause()  # to unpack a large record is a turn of its own
                     await self._same_log(reading, place, record.offset)
                     self._handler.take(record)
             for place in reading.move():
                 self._handler.moved(self.parts[place.partition].next)
+            # of a partition whose records wait their turn nothing is asked
+            if sum(map(len, fetched.values())) < RECORDS_AT_ONCE and (
+                silent := reading.unanswered()
+            ):
+                raise SinkUnavailable(
+                    f"no broker has answered about partition {silent[0].partition} for "
+                    f"{ANSWER_WITHIN_S:g} s: is the broker away that leads it?"
+                )
             if held := reading.held_back():
                 self._report(held[min(held)], Cause(self._name))
             elif self._problems.pop(self._name, None) is not None:

@@ -32,23 +32,28 @@ class TopicRisks:
         self._unlogged: set[Finding] = set()
         self._is_due = False
         self._counted: set[str] = set()
-        self._noted: dict[str, Sequence[Finding]] = {}
+        self._noted: dict[str, set[Finding]] = {}
+        """By topic in use, what is in the log and shown nowhere."""
 
     def note(self, name: str, findings: Sequence[Finding]) -> None:
         """A stream is to use this topic: tell also what is wrong besides its settings."""
         self.put({name: findings})
-        former, self._noted[name] = self._noted.get(name, ()), findings
-        for each in findings:
-            if not each.setting and each not in former:
-                extra = {"topic": each.topic, "warning": each.why}
-                _log.warning("topic is not as configured", extra=extra)
+        former = self._noted.pop(name, set())
+        if found := {each for each in findings if not each.setting}:
+            self._noted[name] = found
+        for each in sorted(found - former):
+            extra = {"topic": each.topic, "warning": each.why}
+            _log.warning("topic is not as configured", extra=extra)
 
     def put(
         self, found: Mapping[str, Sequence[Finding]], *, of: Collection[str] | None = None
     ) -> None:
         """These topics were looked at. Args: `of`: all topics that are used, if they are known;
         the others are forgotten."""
-        gone = [name for name in self._found if name not in of] if of is not None else []
+        gone = list[str]()
+        if of is not None:
+            gone = [name for name in self._found if name not in of]
+            self._noted = {name: noted for name, noted in self._noted.items() if name in of}
         seen = {
             name: tuple(each for each in topic if each.setting) for name, topic in found.items()
         }

@@ -413,14 +413,15 @@ class Transactions:
 
     async def _coordinator(self, transactional_id: str) -> TransactionCoordinator:
         """Raises: KafkaError, OSError."""
+        known = self._coordinators.get(transactional_id)
+        if known is not None and self._access.brokers in (None, self._asked):
+            return known
         brokers = await self._access.reach()
         if brokers is not self._asked:  # perhaps by other secrets
             self._hang_up()
             self._asked = brokers
-        known = self._coordinators.get(transactional_id)
-        if known is None:
-            known = await brokers.transaction_coordinator(transactional_id)
-            self._coordinators[transactional_id] = known
+        known = await brokers.transaction_coordinator(transactional_id)
+        self._coordinators[transactional_id] = known
         return known
 
     def _hang_up(self) -> None:

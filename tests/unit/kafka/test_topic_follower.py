@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from tests.support.positioned import Positioned
 from tests.support.virtualtime import run, virtual
 from watchrelay.core import clock
-from watchrelay.core.errors import TopicLost
+from watchrelay.core.errors import SinkUnavailable, TopicLost
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.leader_epochs import LeaderEpochs
 from watchrelay.kafka.client.metadata import topic_ids
@@ -163,6 +163,33 @@ def test_a_topic_that_is_recreated_while_it_is_read_is_lost() -> None:
 def test_a_topic_that_one_broker_takes_for_another_is_read_on() -> None:
     ids = (b"1" * 16, b"2" * 16, b"1" * 16, b"2" * 16, b"1" * 16)
     assert len(taken(Asked(*ids), count=60)) == 60
+
+
+class Stuck(Positioned):
+    """Brokers answer about the first partition alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._client, self.leader_epochs = Away(), LeaderEpochs()
+
+    async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[Any]]:
+        await asyncio.sleep(1.0)
+        self.positions[CONTROL] += 1
+        return {CONTROL: [SimpleNamespace(offset=self.positions[CONTROL] - 1)]}
+
+    def last_poll_timestamp(self, place: TopicPartition) -> int:
+        return super().last_poll_timestamp(place) if place == CONTROL else 0
+
+
+@virtual
+async def test_one_of_several_partitions_of_which_nothing_is_heard_is_named() -> None:
+    tail, began_s = made(TopicFollower), asyncio.get_running_loop().time()
+    reading = reading_of(tail, Stuck())
+    reading.assign({TopicPartition("control", each): tail.parts[each] for each in (0, 1)})
+    with pytest.raises(SinkUnavailable, match="no broker has answered about partition 1"):
+        async with asyncio.timeout(200.0):
+            await tail._read(reading, 0)
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(20.0, abs=2.0)
 
 
 class Surprised(Asked):

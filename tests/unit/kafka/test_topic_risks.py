@@ -107,3 +107,20 @@ async def test_what_takes_no_record_away_is_not_shown() -> None:
     await asyncio.sleep(1.0)
     assert shown.statuses.problems == {}
     assert shown.count("") is None
+
+
+@virtual
+async def test_of_topics_that_are_used_no_longer_nothing_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shown, odd = Shown(), Finding("a", "it has 8 partitions, 4 are used")
+    for number in range(MANY):
+        shown.risks.note(f"t{number}", [])
+    for _ in range(2):
+        shown.risks.note("a", [odd])
+    assert logged(caplog) == [odd.why], "the same is no news"
+    assert len(shown.risks._noted) == 1
+    shown.risks.put({}, of={"b"})
+    assert not shown.risks._noted
+    shown.risks.note("a", [odd])
+    assert logged(caplog) == [odd.why] * 2

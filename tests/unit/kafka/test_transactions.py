@@ -108,6 +108,18 @@ def test_after_these_codes_the_id_is_taken_and_all_is_written_again(
     run()
 
 
+@virtual
+async def test_a_coordinator_that_is_known_is_asked_while_no_other_broker_is() -> None:
+    async with staged() as stage:
+        await stage.deliver(0)[0]
+        stage.seen.clear()
+        own = stage.sink._transactions["t", "pods"]
+        own._access.close()
+        async with own._access._reaching, asyncio.timeout(60.0):  # no broker answers
+            assert (await own._ask(lambda known: known.commit((7, 1)), ID))[0] is Answer.DONE
+        assert stage.seen == ["commit by 1"]
+
+
 @pytest.mark.parametrize(("answers", "others"), [(3, 0), (6, 3)])
 def test_a_broker_that_names_a_former_coordinator_again_and_again_is_left_for_another(
     answers: int, others: int
