@@ -62,6 +62,26 @@ async def test_spans_are_read_from_their_start_to_their_end_and_no_further(
     assert (read.begun, read.whole) == ({0: 15, 1: 0}, {1})
 
 
+@pytest.mark.parametrize("error", [ValueError("odd"), OSError("full"), SinkUnavailable("away")])
+async def test_an_error_of_the_taker_ends_it_and_no_record_is_taken_twice(
+    kafka: EmbeddedKafka, error: Exception
+) -> None:
+    class Failing(Taken):
+        def __call__(self, partition: int, records: Sequence[Any]) -> None:
+            super().__call__(partition, records)
+            raise error
+
+    await filled(kafka)
+    taken, failures = Failing(), list[SinkUnavailable]()
+    read = reading(
+        kafka, [OffsetRange(1, None, 3)], taken, failed=lambda why, _wait_s: failures.append(why)
+    )
+    with pytest.raises(type(error), match=str(error)):
+        async with asyncio.timeout(10.0):
+            await read.run()
+    assert (taken.keys[1], failures) == (["x", "y", "z"], [])
+
+
 async def test_an_offset_of_a_recreated_topic_means_the_start(
     kafka: EmbeddedKafka,
 ) -> None:

@@ -259,7 +259,7 @@ async def _check_group(settings: Settings) -> CheckResult:
     try:
         session_s = settings.sharding.session_timeout_s
         members = await check_group(connection, group, session_s=session_s)
-        known = "usable; the brokers do not tell its members"
+        known = "usable; the brokers do not list its members"
         return CheckResult(
             f"group {group}", known if members is None else counted(members, "member")
         )

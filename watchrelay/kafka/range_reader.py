@@ -45,6 +45,14 @@ Turn = AbstractAsyncContextManager[None]
 """Held for one attempt, as a semaphore is."""
 
 
+class _NotTakenError(Exception):
+    """The records are not taken, for `why`: an error of Kafka would have them read again."""
+
+    def __init__(self, why: Exception) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
 class RangeReader:
     """Reads ranges of one topic. `run` returns when all were taken, and resumes after each outage.
 
@@ -83,11 +91,16 @@ class RangeReader:
         self._rng = rng or random.Random()
 
     async def run(self) -> None:
-        """Read everything; the event loop gets its turn after each batch."""
-        if self._spans:
+        """Read everything; the event loop gets its turn after each batch. Raises: what `take`
+        raises."""
+        if not self._spans:
+            return
+        try:
             await through_outages(
                 self._read_in_turn, self._report, healthy_after_s=SILENT_AFTER_S, rng=self._rng
             )
+        except _NotTakenError as error:
+            raise error.why from None
 
     async def _read_in_turn(self) -> bool:
         async with self._turn:
@@ -122,4 +135,7 @@ class RangeReader:
         stop = self._spans[place].stop
         if records[-1].offset >= stop:
             records = [record for record in records if record.offset < stop]
-        self._take(place.partition, records)
+        try:
+            self._take(place.partition, records)
+        except Exception as error:
+            raise _NotTakenError(error) from error

@@ -417,7 +417,7 @@ class GroupMember:
 
 async def check_group(connection: KafkaConnection, group: str, *, session_s: float) -> int | None:
     """Whether this user may be a member of `group` with sessions of `session_s`, and other programs
-    leave it alone. The number of its members; None where the brokers do not offer to tell it.
+    leave it alone. The number of its members; None where the brokers offer no DescribeGroups.
 
     Raises: SinkForbidden, SinkMisconfigured with the cure; SinkUnavailable when no broker answers.
     """

@@ -182,7 +182,7 @@ class Stuck(Positioned):
 
 
 @virtual
-async def test_one_of_several_partitions_of_which_nothing_is_heard_is_named() -> None:
+async def test_one_of_several_partitions_that_gets_no_answers_is_named() -> None:
     tail, began_s = made(TopicFollower), asyncio.get_running_loop().time()
     reading = reading_of(tail, Stuck())
     reading.assign({TopicPartition("control", each): tail.parts[each] for each in (0, 1)})

@@ -175,7 +175,7 @@ async def test_a_broker_without_an_address_leads_nothing(address: tuple[str | No
             await brokers.locate("b", 0, 0, (1, 0), 0)
 
 
-async def test_why_a_partition_has_no_leader_is_told_by_its_own_code_or_that_of_its_topic() -> None:
+async def test_why_a_partition_has_no_leader_is_an_error_code_of_its_own_or_of_its_topic() -> None:
     async with cluster() as (brokers, (fake,)):
         nodes = [(1, "127.0.0.1", fake.port, None)]
         parts: list[Any] = [(LISTENER_NOT_FOUND, 0, -1, [1], [1], []), (0, 1, -1, [1], [1], [])]
