@@ -5,24 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
 
 from aiokafka.errors import KafkaConnectionError
 
 from tests.support.extent import seeds
 from tests.support.groupfake import FakeGroup, FakeGroupBrokers, Member
+from tests.support.groupmember import AssignedMember
 from tests.support.relays import run_virtually
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
-from watchrelay.replicas.assignor import (
-    MemberAssignment,
-    MemberMetadata,
-    assign_streams,
-    decode_assignment,
-    decode_metadata,
-    encode,
-)
 from watchrelay.replicas.group import GroupMember
 
 SEEDS = seeds(150)
@@ -33,13 +25,12 @@ CALM_S = 2 * SESSION_S + 5.0
 _METRICS = Metrics()
 
 
-class Replica:
-    """A member with the real assignor; it takes over at once what it is assigned."""
+class Replica(AssignedMember):
+    """A member by a way that fails."""
 
     def __init__(self, world: World, name: str, *, instance: str) -> None:
-        self.world, self.name = world, name
-        self.assignment = MemberAssignment()
-        self.counter = 0
+        super().__init__(name, STREAMS)
+        self.world = world
         self.awake = asyncio.Event()
         self.awake.set()
         self.member = GroupMember(
@@ -64,33 +55,8 @@ class Replica:
         if rng.random() < self.world.lost:
             raise KafkaConnectionError("connection closed")
 
-    def metadata(self) -> bytes:
-        self.counter += 1
-        own = dict.fromkeys(self.assignment.own, self.member.generation)
-        return encode(
-            MemberMetadata(
-                self.name, plans=STREAMS, assigned=own, writing=own, counter=self.counter
-            )
-        )
-
-    def assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        known = {name: decode_metadata(data) for name, data in members.items()}
-        found, _ = assign_streams(
-            {name: metadata for name, metadata in known.items() if metadata is not None},
-            weights={},
-            standbys=1,
-            now_ms=0,
-            balance=self.world.rng.random() < 0.2,
-        )
-        return {name: encode(assignment) for name, assignment in found.items()}
-
-    def assigned(self, _generation: int, data: bytes) -> None:
-        assignment = decode_assignment(data)
-        assert assignment is not None
-        self.assignment = assignment
-
-    def lost(self) -> None:
-        self.assignment = MemberAssignment()
+    def balances(self) -> bool:
+        return self.world.rng.random() < 0.2
 
 
 class WatchedGroup(FakeGroup):

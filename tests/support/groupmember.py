@@ -87,21 +87,24 @@ class GroupProcess:
         return self.of(kind)[number - 1]
 
 
-class _Program:
-    def __init__(self, name: str) -> None:
-        self.name, self.counter = name, 0
-        self.assignment = MemberAssignment()
-        self.generation = -1
+class AssignedMember:
+    """What a member reports and decides by the real assignor; it takes over at once what it is
+    assigned."""
 
-    def tell(self, event: str, **more: object) -> None:
-        print(json.dumps({"event": event, "at_s": time.time(), **more}), flush=True)
+    def __init__(self, name: str, streams: Mapping[str, str]) -> None:
+        self.name, self.counter = name, 0
+        self.assignment, self.generation = MemberAssignment(), -1
+        self._streams = dict(streams)
+
+    def balances(self) -> bool:
+        return True
 
     def metadata(self) -> bytes:
         self.counter += 1
         own = dict.fromkeys(self.assignment.own, self.generation)
         return encode(
             MemberMetadata(
-                self.name, plans=STREAMS, assigned=own, writing=own, counter=self.counter
+                self.name, plans=self._streams, assigned=own, writing=own, counter=self.counter
             )
         )
 
@@ -112,23 +115,34 @@ class _Program:
             weights={},
             standbys=1,
             now_ms=0,
-            balance=True,
+            balance=self.balances(),
         )
         return {member: encode(assignment) for member, assignment in found.items()}
 
-    def assigned(self, generation: int, assignment: bytes) -> None:
-        decoded = decode_assignment(assignment)
-        assert decoded is not None
-        self.assignment, self.generation = decoded, generation
-        self.tell("assigned", generation=generation, own=[*decoded.own])
+    def assigned(self, generation: int, data: bytes) -> None:
+        assignment = decode_assignment(data)
+        assert assignment is not None
+        self.assignment, self.generation = assignment, generation
 
     def lost(self) -> None:
         self.assignment = MemberAssignment()
+
+
+class _Program(AssignedMember):
+    def tell(self, event: str, **more: object) -> None:
+        print(json.dumps({"event": event, "at_s": time.time(), **more}), flush=True)
+
+    def assigned(self, generation: int, data: bytes) -> None:
+        super().assigned(generation, data)
+        self.tell("assigned", generation=generation, own=[*self.assignment.own])
+
+    def lost(self) -> None:
+        super().lost()
         self.tell("lost")
 
 
 async def _main(bootstrap: str, group: str, name: str, session: str, instance: str = "") -> None:
-    program, statuses = _Program(name), StatusRegistry()
+    program, statuses = _Program(name, STREAMS), StatusRegistry()
     member = GroupMember(
         KafkaConnection(bootstrap_servers=(bootstrap,)),
         group,

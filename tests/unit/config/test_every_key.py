@@ -20,58 +20,36 @@ BASE: dict[str, Any] = {
     "resources[0].resource": "pods",
 }
 
+
+def section(protocol: str, **keys: str) -> dict[str, Any]:
+    """Keys of `kafka.security`."""
+    return {f"kafka.security.{key}": value for key, value in {"protocol": protocol, **keys}.items()}
+
+
 SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ("cluster", "prod-eu-1", {}),
     ("kubernetes.kubeconfig", "/etc/kube/config", {}),
     ("kubernetes.context", "prod", {}),
     ("kafka.bootstrapServers", ["kafka-0:9092", "kafka-1:9092"], {}),
     *(
-        (f"kafka.security.{key}", value, {"kafka.security.protocol": "SASL_SSL", **beside})
+        (f"kafka.security.{key}", value, section("SASL_SSL", **beside))
         for key, value, beside in (
-            (
-                "mechanism",
-                "SCRAM-SHA-512",
-                {"kafka.security.usernameFile": "/u", "kafka.security.passwordFile": "/p"},
-            ),
-            (
-                "usernameFile",
-                "/u",
-                {"kafka.security.mechanism": "SCRAM-SHA-256", "kafka.security.passwordFile": "/p"},
-            ),
-            (
-                "passwordFile",
-                "/p",
-                {"kafka.security.mechanism": "PLAIN", "kafka.security.usernameFile": "/u"},
-            ),
-            (
-                "username",
-                "u",
-                {"kafka.security.mechanism": "SCRAM-SHA-256", "kafka.security.passwordFile": "/p"},
-            ),
-            (
-                "password",
-                "p",
-                {"kafka.security.mechanism": "PLAIN", "kafka.security.usernameFile": "/u"},
-            ),
-            ("tokenFile", "/t", {"kafka.security.mechanism": "OAUTHBEARER"}),
-            ("tokenCommand", "print-token --now", {"kafka.security.mechanism": "OAUTHBEARER"}),
-            ("awsRegion", "eu-west-1", {"kafka.security.mechanism": "AWS_MSK_IAM"}),
+            ("mechanism", "SCRAM-SHA-512", {"usernameFile": "/u", "passwordFile": "/p"}),
+            ("usernameFile", "/u", {"mechanism": "SCRAM-SHA-256", "passwordFile": "/p"}),
+            ("passwordFile", "/p", {"mechanism": "PLAIN", "usernameFile": "/u"}),
+            ("username", "u", {"mechanism": "SCRAM-SHA-256", "passwordFile": "/p"}),
+            ("password", "p", {"mechanism": "PLAIN", "usernameFile": "/u"}),
+            ("tokenFile", "/t", {"mechanism": "OAUTHBEARER"}),
+            ("tokenCommand", "print-token --now", {"mechanism": "OAUTHBEARER"}),
+            ("awsRegion", "eu-west-1", {"mechanism": "AWS_MSK_IAM"}),
         )
     ),
     ("kafka.security.protocol", "SSL", {}),
-    ("kafka.security.caFile", "/ca.crt", {"kafka.security.protocol": "SSL"}),
-    ("kafka.security.certFile", "/c", {"kafka.security.protocol": "SSL", "kafka.security.keyFile": "/k"}),
-    ("kafka.security.keyFile", "/k", {"kafka.security.protocol": "SSL", "kafka.security.certFile": "/c"}),
-    (
-        "kafka.security.keyPasswordFile",
-        "/p",
-        {
-            "kafka.security.protocol": "SSL",
-            "kafka.security.certFile": "/c",
-            "kafka.security.keyFile": "/k",
-        },
-    ),
-    ("kafka.security.checkHostname", False, {"kafka.security.protocol": "SSL"}),
+    ("kafka.security.caFile", "/ca.crt", section("SSL")),
+    ("kafka.security.certFile", "/c", section("SSL", keyFile="/k")),
+    ("kafka.security.keyFile", "/k", section("SSL", certFile="/c")),
+    ("kafka.security.keyPasswordFile", "/p", section("SSL", certFile="/c", keyFile="/k")),
+    ("kafka.security.checkHostname", False, section("SSL")),
     ("kafka.topicPrefix", "k8s", {}),
     ("kafka.topicTemplate", "{prefix}.{cluster}.{group}.{resource}", {}),
     ("kafka.createTopics", True, {}),
