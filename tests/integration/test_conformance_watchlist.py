@@ -176,11 +176,7 @@ async def test_T34_bookmarks_do_not_prolong_the_wait_for_the_end_mark() -> None:
 @pytest.mark.parametrize(
     "refusal",
     [
-        status(
-            422,
-            "Invalid",
-            "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
-        ),
+        status(422, "Invalid", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"),
         status(422, "Invalid", "resourceVersionMatch is forbidden for watch"),
         status(400, "BadRequest", "unknown parameters"),
         stream(
@@ -194,7 +190,7 @@ async def test_T34_bookmarks_do_not_prolong_the_wait_for_the_end_mark() -> None:
         ),
     ],
     ids=["gate off", "1.26", "400", "feature disabled"],
-)
+)  # fmt: skip
 @virtual
 async def test_T35_refused_parameters_mean_pages_at_once_and_are_not_sent_again_for_six_hours(
     refusal: Answer,

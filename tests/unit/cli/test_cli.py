@@ -259,11 +259,7 @@ def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(
         (SinkError("what"), 1, "watchrelay: what"),
         (Forbidden("no right to list pods"), 78, "watchrelay: no right to list pods"),
         (Unauthorized("the token is not known"), 78, "watchrelay: the token is not known"),
-        (
-            SinkMisconfigured("the broker refused the credentials"),
-            78,
-            "watchrelay: the broker refused the credentials",
-        ),
+        (SinkMisconfigured("the broker refused the credentials"), 78, "watchrelay: the broker refused the credentials"),
         (KeyboardInterrupt(), 130, ""),
         (
             ExceptionGroup(
@@ -274,7 +270,7 @@ def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(
         ),
         (BaseExceptionGroup("of tasks", [KeyboardInterrupt()]), 130, ""),
     ],
-)
+)  # fmt: skip
 def test_errors_become_exit_codes(
     command: Callable[[Callable[[], int]], int],
     error: BaseException,

@@ -18,18 +18,14 @@ WHOLE = {
     f"{KAFKA}\nresources: [no]": "write one resource, such as resource: pods",
     f"{KAFKA}\nresources: [{{resource: [pods]}}]": "write one resource, such as resource: pods",
     f"kafka: k:9092\n{PODS}": "it needs at least bootstrapServers",
-    f"{KAFKA}\n{PODS}\nobserve: {{logLevel: WARN}}": (
-        'must be debug, info, warning or error, not "WARN"'
-    ),
+    f"{KAFKA}\n{PODS}\nobserve: {{logLevel: WARN}}": ('must be debug, info, warning or error, not "WARN"'),
     f"{KAFKA}\n{PODS}\nheartbeatInterval: 10": "10 has no unit: write 10s",
     f"{KAFKA}\n{PODS}\nheartbeatInterval: 1 h": "such as 500ms, 10s, 5m or 1h30m",
     f"{KAFKA}\n{PODS}\nqueueBytes: 64mib": "such as 512KiB, 64MiB or 1GiB",
-    f"kafka: {{bootstrapServers: 'k:9092,l:9092'}}\n{PODS}": (
-        "write a list of brokers, such as [kafka-0:9092]"
-    ),
+    f"kafka: {{bootstrapServers: 'k:9092,l:9092'}}\n{PODS}": ("write a list of brokers, such as [kafka-0:9092]"),
     f"kafka: {{bootstrapServers: [k:9092], partitions: '3'}}\n{PODS}": "write it without quotes",
     f"kafka: {{bootstrapServers: [k:9092], createTopics: 'no'}}\n{PODS}": "write it without quotes",
-}
+}  # fmt: skip
 ENTRY = {
     "labelSelector: {app: web}": "such as app=web,tier in (a,b)",
     "labelSelector: 'app:web'": "leave the key out to take all objects",

@@ -14,9 +14,7 @@ from watchrelay.core.errors import ConfigError
 UNREADABLE = {
     "": "w.yaml:1: the file is empty (it needs at least the keys cluster, kafka and resources)",
     "# nothing\n": "w.yaml:1: the file is empty (it needs at least the keys cluster, kafka and resources)",
-    "- a\n": (
-        "w.yaml:1: the file is not a mapping of keys (it needs at least the keys cluster, kafka and resources)"
-    ),
+    "- a\n": ("w.yaml:1: the file is not a mapping of keys (it needs at least the keys cluster, kafka and resources)"),
     "text\n": "w.yaml:1: the file is not a mapping of keys (it needs at least the keys cluster, kafka and resources)",
     "a:\n\t- b\n": "w.yaml:2: not YAML: a tab in the indentation (indent with spaces)",
     "a: b: c\n": "w.yaml:1: not YAML: mapping values are not allowed in this context, at column 5 (check the quotes, brackets, colons and indentation here)",
@@ -30,18 +28,13 @@ UNREADABLE = {
         "w.yaml:2: a second document starts here: a config file is one document (remove what "
         "follows this ---)"
     ),
-    "a: *b\n": (
-        "w.yaml:1: a word begins with *, which makes it an alias, and no & defines "
-        "it before (put the value in quotes)"
-    ),
+    "a: *b\n": ("w.yaml:1: a word begins with *, which makes it an alias, and no & defines it before (put the value in quotes)"),
     "a: &b [*b]\n": "w.yaml:1: a word begins with *, which makes it an alias, and no & defines it before (put the value in quotes)",
-    "a: &b c\nd: &b e\n": (
-        "w.yaml:2: an anchor (&) is defined twice (give one of the two another name)"
-    ),
+    "a: &b c\nd: &b e\n": ("w.yaml:2: an anchor (&) is defined twice (give one of the two another name)"),
     "a: \x01\n": "w.yaml:1: not YAML: a control character (is this a text file?)",
     "a: " + "[" * 5000: "w.yaml:1: nested deeper than 50 levels",
     "a: " + "x" * (1 << 20): "w.yaml: is larger than 1 MiB (is this the config file?)",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", UNREADABLE, ids=lambda text: text[:12])

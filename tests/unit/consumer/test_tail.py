@@ -194,16 +194,9 @@ SHOWN = [
         (RecordFilter(types=frozenset({"added", "deleted"})), [0, 3]),
         (RecordFilter(types=frozenset({"heartbeat"})), [5]),
         (RecordFilter(markers=True, types=frozenset({"read"})), [2, 5]),
-        (
-            RecordFilter(
-                keys=("*/web",),
-                types=frozenset({"modified"}),
-                namespaces=frozenset({"pay", "shop"}),
-            ),
-            [1],
-        ),
+        (RecordFilter(keys=("*/web",), types=frozenset({"modified"}), namespaces=frozenset({"pay", "shop"})), [1]),
     ],
-)
+)  # fmt: skip
 def test_only_what_was_asked_for_is_shown_and_markers_only_when_asked_for(
     wanted: RecordFilter, shown: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -291,17 +291,11 @@ def heartbeat(*, cluster: str, epoch: int) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(
     ("headers", "reason"),
     [
-        (
-            heartbeat(cluster="test", epoch=1 << 40),
-            f"its topic holds a record of epoch {1 << 40}, its newest claim has epoch",
-        ),
-        (
-            heartbeat(cluster="other", epoch=1 << 40),
-            f"topic {TOPIC} holds records of cluster other, this is cluster test",
-        ),
+        (heartbeat(cluster="test", epoch=1 << 40), f"its topic holds a record of epoch {1 << 40}, its newest claim has epoch"),
+        (heartbeat(cluster="other", epoch=1 << 40), f"topic {TOPIC} holds records of cluster other, this is cluster test"),
     ],
     ids=["a higher epoch", "another cluster"],
-)
+)  # fmt: skip
 async def test_records_that_no_claim_explains_stop_their_stream_alone(
     headers: list[tuple[str, bytes]],
     reason: str,

@@ -348,13 +348,8 @@ LIVE: dict[str, Forge] = {
         replace(log.newest(KEPT), value=b"{}", partition=each).at(0, 7)
         for each in range(PARTITIONS)
     ],
-    "delete that names another stream": lambda log: [
-        log.newest(KEPT).deleted().having(ce_wrstream=b"ghost")
-    ],
-    "stale marker of another cluster": lambda log: [
-        staged(log),
-        log.newest(OLD).deleted().having(ce_wrstream=b"ghost"),
-    ],
+    "delete that names another stream": lambda log: [log.newest(KEPT).deleted().having(ce_wrstream=b"ghost")],
+    "stale marker of another cluster": lambda log: [staged(log), log.newest(OLD).deleted().having(ce_wrstream=b"ghost")],
     "no headers": lambda log: [
         Record(KEPT, b"{}", {}, log.newest(KEPT).partition),
         Record(OLD, None, {}, log.newest(OLD).partition),
@@ -363,7 +358,7 @@ LIVE: dict[str, Forge] = {
         replace(log.newest(KEPT), value=b"{}").lacking("ce_wrhash"),
         log.newest(OLD).of(b"default/never", b"{}").lacking("ce_wrreason"),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", few(LIVE, 2))

@@ -35,18 +35,12 @@ def test_only_records_of_the_stream_count(
     [
         ((("ce_source", b"/clusters/prod/api/v1/pods"), ("ce_wrstream", b"pods")), ""),
         ((("ce_source", b"/clusters/prod-2/api/v1/pods"), ("ce_wrstream", b"pods")), "prod-2"),
-        (
-            (
-                ("ce_source", b"/clusters/test/apis/apps/v1/deployments"),
-                ("ce_wrstream", b"deployments.apps"),
-            ),
-            "test",
-        ),
+        ((("ce_source", b"/clusters/test/apis/apps/v1/deployments"), ("ce_wrstream", b"deployments.apps")), "test"),
         ((("ce_source", b"/clusters/test/api/v1/pods"),), ""),
         ((("ce_source", b"//elsewhere/orders"), ("ce_wrstream", b"pods")), ""),
         ((), ""),
     ],
-)
+)  # fmt: skip
 def test_another_cluster_is_recognized_by_the_source_of_records_of_the_contract(
     headers: tuple[tuple[str, bytes], ...], other: str
 ) -> None:

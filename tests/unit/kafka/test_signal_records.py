@@ -62,21 +62,15 @@ def test_what_a_later_version_adds_is_passed_over_and_a_stream_named_twice_is_on
             r"byte 62 of the value \(0xe9\) is not UTF-8",
         ),
         (b'{"type":"execute-snapshot","data":{"streams":["a"]}}', "missing required field `id`"),
-        (
-            b'{"id":7,"type":"execute-snapshot","data":{"streams":["a"]}}',
-            r"`str`, got `int` - at `\$.id`",
-        ),
+        (b'{"id":7,"type":"execute-snapshot","data":{"streams":["a"]}}', r"`str`, got `int` - at `\$.id`"),
         (b'{"id":"x","type":"stop","data":{}}', "type 'stop': only execute-snapshot"),
         (b'{"id":"x","type":"execute-snapshot"}', "missing required field `data`"),
         (b'{"id":"x","type":"execute-snapshot","data":{"streams":"pods"}}', "`array`, got `str`"),
         (b'{"id":"x","type":"execute-snapshot","data":{"streams":[]}}', "'x' names no stream"),
         (b'{"id":"","type":"execute-snapshot","data":{"streams":["a"]}}', "0 bytes"),
-        (
-            b'{"id":"' + b"x" * 201 + b'","type":"execute-snapshot","data":{"streams":["a"]}}',
-            "201 bytes",
-        ),
+        (b'{"id":"' + b"x" * 201 + b'","type":"execute-snapshot","data":{"streams":["a"]}}', "201 bytes"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_request_is_refused_with_the_reason(value: bytes | None, why: str) -> None:
     with pytest.raises(RecordRefused, match=why):
         parse_signal(value)

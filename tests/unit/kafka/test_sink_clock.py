@@ -216,18 +216,11 @@ async def test_a_refusal_of_the_time_names_the_clock_and_the_cure() -> None:
         ({"cleanup.policy": "compact,delete", "retention.ms": "1000"}, 1000),
         ({"cleanup.policy": "compact,delete", "retention.ms": "-1"}, 0),
         ({"cleanup.policy": "compact", "retention.ms": "1000"}, 0),
-        (
-            {
-                "cleanup.policy": "compact,delete",
-                "retention.ms": "1000",
-                "message.timestamp.type": "LogAppendTime",
-            },
-            0,
-        ),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "1000", "message.timestamp.type": "LogAppendTime"}, 0),
         ({"message.timestamp.type": "CreateTime"}, 7 * DAY_MS),
         (None, 7 * DAY_MS),
     ],
-)
+)  # fmt: skip
 def test_for_how_long_a_topic_keeps_records_by_their_own_time(
     configs: dict[str, str] | None, keeps_ms: int
 ) -> None:

@@ -238,12 +238,7 @@ async def test_a_discovery_document_beyond_the_limit_or_nested_without_end_is_un
 @pytest.mark.parametrize(
     ("code", "body", "kind", "expected"),
     [
-        (
-            404,
-            b"404 page not found",
-            "text/plain",
-            "404 page not found; is this URL the API server's?",
-        ),
+        (404, b"404 page not found", "text/plain", "404 page not found; is this URL the API server's?"),
         (
             200,
             b"<html>Sign in</html>",
@@ -260,7 +255,7 @@ async def test_a_discovery_document_beyond_the_limit_or_nested_without_end_is_un
             ),
         ),
     ],
-)
+)  # fmt: skip
 async def test_what_answers_in_place_of_an_api_server_is_reported_with_the_cure(
     code: int, body: bytes, kind: str, expected: str
 ) -> None:

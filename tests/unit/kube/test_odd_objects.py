@@ -101,14 +101,8 @@ def test_a_line_that_is_no_json_is_no_deletion() -> None:
     ("text", "about"),
     [
         (b'{"metadata":{"name":"a","namespace":"n","resourceVersion":"1"},"s":"\xff"}', ("n", "a")),
-        (
-            b'{"s":{"metadata":{"name":"other"}},"metadata":{"x":{"name":"other"},"name":"a"}}',
-            ("", "a"),
-        ),
-        (
-            b'{"s":"\\\\\\"}","metadata" : { "namespace" : "n" , "name" : "a"} , "t":NaN}',
-            ("n", "a"),
-        ),
+        (b'{"s":{"metadata":{"name":"other"}},"metadata":{"x":{"name":"other"},"name":"a"}}', ("", "a")),
+        (b'{"s":"\\\\\\"}","metadata" : { "namespace" : "n" , "name" : "a"} , "t":NaN}', ("n", "a")),
         (b'{"metadata":{"name":"a","namespace":"n","resourceVersion":5}}', ("n", "a")),
         (b'{"metadata":{"name":"a","namespace":5,"resourceVersion":"1"}}', None),
         (b'{"metadata":{"name":"a","name":"b","resourceVersion":"1"}}', None),
@@ -117,7 +111,7 @@ def test_a_line_that_is_no_json_is_no_deletion() -> None:
         (b'{"metadata":"a"}', None),
         (b"5", None),
     ],
-)
+)  # fmt: skip
 def test_an_undecodable_item_says_which_object_it_is_where_that_can_be_read(
     text: bytes, about: tuple[str, str] | None
 ) -> None:

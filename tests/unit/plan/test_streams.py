@@ -142,11 +142,7 @@ def test_a_topic_is_asked_for_as_entry_and_kafka_section_say() -> None:
         ({"labelSelector": "a=b"}, {"labelSelector": "a=b"}, "takes objects"),
         ({"labelSelector": "a=b"}, {"labelSelector": "a=c"}, "takes objects"),
         ({}, {"labelSelector": "a=b"}, "takes objects"),
-        (
-            {"fieldSelector": "spec.nodeName=a"},
-            {"fieldSelector": "spec.nodeName=b"},
-            "takes objects",
-        ),
+        ({"fieldSelector": "spec.nodeName=a"}, {"fieldSelector": "spec.nodeName=b"}, "takes objects"),
         ({"excludeNamespaces": ["shop"]}, {"excludeNamespaces": ["pay"]}, "takes objects"),
         ({"excludeNamespaces": ["shop"]}, {"namespaces": ["shop"]}, ""),
         ({"name": "web"}, {"labelSelector": "a=b"}, "takes objects"),
@@ -155,7 +151,7 @@ def test_a_topic_is_asked_for_as_entry_and_kafka_section_say() -> None:
         ({"namespaces": ["shop"]}, {"namespaces": ["pay"]}, ""),
         ({"topic": "elsewhere"}, {}, ""),
     ],
-)
+)  # fmt: skip
 def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(
     theirs: dict[str, Any], ours: dict[str, Any], words: str
 ) -> None:
@@ -234,15 +230,11 @@ def test_streams_of_one_config_that_would_wait_for_each_other_without_end_are_fo
             {"a": "y", "b": "x"},
             "take a out of the config, retire it (`watchrelay retire a`) and put it back",
         ),
-        (
-            {"a": "x", "b": "y"},
-            {"a": "y", "b": "z"},
-            "by this config that one lets go of them, and this one waits until it has",
-        ),
+        ({"a": "x", "b": "y"}, {"a": "y", "b": "z"}, "by this config that one lets go of them, and this one waits until it has"),
         ({"a": "x", "b": "y"}, {"a": "y"}, "retire that one first (`watchrelay retire b`)"),
         ({"a": "x", "b": "y"}, {"a": "z", "b": "y"}, ""),
     ],
-)
+)  # fmt: skip
 def test_what_a_stream_waits_for_at_a_start_is_reported_with_what_can_be_done(
     before: dict[str, str], after: dict[str, str], words: str
 ) -> None:

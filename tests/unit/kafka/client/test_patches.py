@@ -234,18 +234,13 @@ async def test_every_connection_is_closed_even_if_the_metadata_task_has_failed()
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (
-            KafkaConnectionError(
-                "Unable to bootstrap from [('127.0.0.1', 1, <AddressFamily.AF_UNSPEC: 0>)]"
-            ),
-            "no broker answers",
-        ),
+        (KafkaConnectionError("Unable to bootstrap from [('127.0.0.1', 1, <AddressFamily.AF_UNSPEC: 0>)]"), "no broker answers"),
         (TimeoutError(), "no answer in time"),
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
         (TopicAuthorizationFailedError("k8s.a"), "k8s.a"),
         (ValueError("two\nlines"), "two lines"),
     ],
-)
+)  # fmt: skip
 def test_an_error_is_reported_without_class_names_or_values_of_the_language(
     error: Exception, words: str
 ) -> None:

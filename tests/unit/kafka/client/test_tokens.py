@@ -54,19 +54,13 @@ async def test_a_token_that_does_not_say_when_it_ends_is_not_kept(tmp_path: Path
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (
-            "import sys; print('no login', file=sys.stderr); sys.exit(3)",
-            "ended with status 3: no login",
-        ),
+        ("import sys; print('no login', file=sys.stderr); sys.exit(3)", "ended with status 3: no login"),
         ("pass", "must print the token and nothing else"),
         ("import sys\nwhile True: sys.stdout.write('x' * 65536)", "printed more than 65536 bytes"),
-        (
-            "import sys\nfor _ in range(999): sys.stderr.write('y ' * 9999)\nsys.exit(4)",
-            "ended with status 4: ",
-        ),
+        ("import sys\nfor _ in range(999): sys.stderr.write('y ' * 9999)\nsys.exit(4)", "ended with status 4: "),
         ("print('two words')", "must print the token and nothing else"),
     ],
-)
+)  # fmt: skip
 async def test_a_program_that_fails_is_reported_in_one_line(
     tmp_path: Path, body: str, expected: str
 ) -> None:
@@ -125,16 +119,10 @@ def test_the_end_of_a_jwt_is_read_in_milliseconds() -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (
-            "None.access_key",
-            "neither environment, web identity, pod identity, profile nor node has credentials",
-        ),
-        (
-            "raise OSError('no route to the token service')",
-            "AWS gave no identity to sign with: no route to the token service",
-        ),
+        ("None.access_key", "neither environment, web identity, pod identity, profile nor node has credentials"),
+        ("raise OSError('no route to the token service')", "AWS gave no identity to sign with: no route to the token service"),
     ],
-)
+)  # fmt: skip
 async def test_a_signer_without_an_identity_is_reported_with_its_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, expected: str
 ) -> None:

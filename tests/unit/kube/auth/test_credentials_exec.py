@@ -262,10 +262,7 @@ async def test_an_expired_answer_is_no_credential(plugin: Plugin) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"interactiveMode": "Always"},
-            "interactiveMode: is Always, but a daemon has no terminal",
-        ),
+        ({"interactiveMode": "Always"}, "interactiveMode: is Always, but a daemon has no terminal"),
         ({"interactiveMode": None}, f"interactiveMode: is missing; {V1} requires it"),
         ({"interactiveMode": "never"}, 'interactiveMode: "never" is unknown'),
         (
@@ -279,14 +276,11 @@ async def test_an_expired_answer_is_no_credential(plugin: Plugin) -> None:
             {"env": [{"name": "A=hunter2", "value": ""}]},
             "env: has an entry with a = in its name (name and value are keys of their own)",
         ),
-        (
-            {"env": [{"name": "A", "value": "hunter2\0"}]},
-            "env: holds a NUL character, which no program can be given",
-        ),
+        ({"env": [{"name": "A", "value": "hunter2\0"}]}, "env: holds a NUL character, which no program can be given"),
         ({"args": ["hunter2", "\0"]}, "args: holds a NUL character, which no program can be given"),
         ({"command": "plu\0gin"}, "command: holds a NUL character, which no program can be given"),
     ],
-)
+)  # fmt: skip
 def test_T67_a_plugin_that_cannot_be_used_is_refused_at_the_start(
     plugin: Plugin, options: dict[str, Any], message: str
 ) -> None:

@@ -238,18 +238,12 @@ def test_missing_entries_are_named_with_what_there_is(tmp_path: Path) -> None:
             ),
         ),
         ("\x00", ":1: not YAML: a control character (is this a text file?)"),
-        (
-            '{"kind": "Pod", "apiVersion": "v1"}',
-            "holds no context at all (is this the kubeconfig?)",
-        ),
+        ('{"kind": "Pod", "apiVersion": "v1"}', "holds no context at all (is this the kubeconfig?)"),
         ("- a", "is not a kubeconfig: the file is a list, not a mapping"),
         ("clusters: {}", ":1: clusters: must be a list, not a mapping"),
-        (
-            "kind: Config\nusers:\n- name: a\n- name: a\n",
-            ':4: users[1].name: "a" is defined twice in this file',
-        ),
+        ("kind: Config\nusers:\n- name: a\n- name: a\n", ':4: users[1].name: "a" is defined twice in this file'),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_no_kubeconfig_says_so(
     tmp_path: Path, content: str | None, message: str
 ) -> None:
