@@ -100,13 +100,6 @@ def _nothing_is_counted(
     assert reader.plain[testbed.topic("configmaps")] == reader.table("configmaps")
 
 
-@pytest.mark.parametrize("how", few(["streaming", "paged"], 1))
-def test_under_churn_lists_find_nothing_that_the_watch_missed(
-    testbed: Testbed, cluster: EmbeddedCluster, how: str
-) -> None:
-    _nothing_is_counted(testbed, cluster, how)
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("how", ["paged", "streaming"])
 def test_under_churn_of_a_real_cluster_lists_find_nothing_that_the_watch_missed(

@@ -161,34 +161,3 @@ def test_streams_come_change_and_go_under_churn_of_a_real_cluster(
         "widgets are served", lambda: real_cluster.request("GET", _PATHS[WIDGETS])
     )
     _edit_under_churn(Testbed(real_cluster, kafka_broker, tmp_path), real_cluster)
-
-
-def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_the_former_config_goes_on(
-    testbed: Testbed, cluster: EmbeddedCluster
-) -> None:
-    def entry(name: str, namespace: str) -> dict[str, Any]:
-        return {
-            "resource": "configmaps",
-            "id": name,
-            "scope": "cluster",
-            "namespaces": [namespace],
-            "topic": testbed.topic("configmaps"),
-        }
-
-    shop, pay = testbed.namespaces(2)
-    edited = Edited(testbed, entry("first", shop), entry("second", pay))
-    with edited.relay as relay:
-        epochs = edited.await_live("first", "second")
-        edited.edit(entry("first", pay), entry("second", shop))
-        relay.wait("the edit is refused", lambda: "reload" in relay.readyz()[1].get("problems", {}))
-        problem = relay.readyz()[1]["problems"]["reload"]
-        assert "stream first takes objects that stream second on the same topic" in problem
-        assert "neither can let go before the other does" in problem
-        assert "`watchrelay retire first`" in problem
-        assert edited.await_live("first", "second") == epochs
-        edited.edit(entry("first", shop), entry("second", pay), "namespaces")
-        edited.await_live("first", "second", "namespaces")
-        relay.wait(
-            "the mistake is gone", lambda: "reload" not in relay.readyz()[1].get("problems", {})
-        )
-        assert relay.stop() == 0

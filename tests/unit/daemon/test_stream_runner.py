@@ -136,15 +136,16 @@ async def test_a_start_with_streams_that_swapped_their_namespaces_says_what_a_re
         {"resource": "configmaps", "topic": "t", "id": name, "scope": "cluster"}
         for name in ("one", "two")
     )
+    swapped = world.settings({**one, "namespaces": ["default"]}, {**two, "namespaces": ["shop"]})
     async with running(
         world.settings({**one, "namespaces": ["shop"]}, {**two, "namespaces": ["default"]})
     ) as relay:
         await relay.ready()
+        (objection, *_) = relay.daemon.objections(swapped)
+        assert "neither can let go before the other does" in objection[1]
         relay.daemon.stop()
         assert await relay.ended() == 0
-    async with running(
-        world.settings({**one, "namespaces": ["default"]}, {**two, "namespaces": ["shop"]})
-    ) as relay:
+    async with running(swapped) as relay:
         await until("both wait", lambda: relay.row("one").waits_for and relay.row("two").waits_for)
         for stream in ("one", "two"):
             reason = relay.row(stream).waits_for
