@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewPartitions
 
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
@@ -211,75 +209,6 @@ def test_what_is_removed_under_a_running_relay_is_published_again_without_a_rest
         assert relay.stop() == 0
 
 
-def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
-    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
-) -> None:
-    topic, relay = testbed.topic("configmaps"), testbed.relay(*_PATHS)
-    with testbed.reader(topic) as reader, relay:
-        published(testbed, cluster, reader, relay)
-        relay.start().await_ready()
-        kafka_broker.admin.create_partitions([NewPartitions(topic, 5)])[topic].result(20.0)
-        cluster.request("DELETE", f"{path}/c1")
-        await_equal(cluster, reader, _PATHS)
-        assert relay.stop() == 0
-        since = again(relay)
-        assert [
-            (line["topic"], line["warning"])
-            for line in relay.lines(since=since)
-            if line["level"] == "warning"
-        ] == [(topic, "it has 5 partitions, the pinned 3 are used")]
-        cluster.request("DELETE", f"{path}/c2")
-        await_equal(cluster, reader, _PATHS)
-        assert_held(testbed, cluster)
-        assert command("verify", "-c", relay.file, "--cluster").code == 0
-        assert relay.stop() == 0
-        reader.read()
-    reader.assert_right("configmaps")
-
-
-def test_a_deleted_control_topic_is_created_again_and_epochs_go_on(
-    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
-) -> None:
-    relay = testbed.relay(*_PATHS)
-    with testbed.reader(testbed.topic("configmaps")) as reader, relay:
-        for _ in range(3):
-            published(testbed, cluster, reader, relay)
-        epoch, before = reader.epoch("configmaps"), len(reader.records)
-        kafka_broker.admin.delete_topics([testbed.control_topic])[testbed.control_topic].result(
-            20.0
-        )
-        wait_until(
-            "it is gone",
-            lambda: (
-                testbed.control_topic not in kafka_broker.admin.list_topics(timeout=10.0).topics
-            ),
-        )
-        del relay.config["kafka"]["partitions"]  # the topic tells how many there are
-        relay.file.write_text(yaml.safe_dump(relay.config))
-        for number in range(6):
-            cluster.request("DELETE", f"{path}/c{number}")
-        since = again(relay)
-        assert warnings(relay, since) == [
-            "control topic has no claim of the stream, continuing above the epoch on its own topic"
-        ]
-        await_equal(cluster, reader, _PATHS)
-        assert reader.epoch("configmaps") > epoch
-        types = [
-            one.type
-            for one in reader.records[before:]
-            if one.is_object and one.headers["ce_wrreason"] != "snapshot"
-        ]
-        assert types == ["deleted"] * 6, (
-            "more was published than what changed, and a snapshot for the new index"
-        )
-        wait_until("a snapshot is in the new index", lambda: index_of(testbed, "configmaps"))
-        assert_held(testbed, cluster)
-        assert command("verify", "-c", relay.file, "--cluster").code == 0
-        assert relay.stop() == 0
-        reader.read()
-    reader.assert_right("configmaps")
-
-
 def test_another_cluster_on_the_same_topic_is_refused_and_has_written_nothing(
     testbed: Testbed, cluster: EmbeddedCluster, path: str
 ) -> None:
@@ -383,20 +312,3 @@ def test_another_stream_with_the_same_keys_on_the_same_topic_is_refused_until_th
             other.await_ready()
             await_equal(cluster, reader, {"again": _PATHS["configmaps"]})
             assert other.stop() == 0
-
-
-def test_signals_that_do_not_parse_are_reported_each_once_and_the_next_one_is_answered(
-    testbed: Testbed, cluster: EmbeddedCluster, path: str
-) -> None:
-    with testbed.relay(*_PATHS) as relay, testbed.reader(testbed.topic("configmaps")) as reader:
-        relay.await_ready()
-        await_equal(cluster, reader, _PATHS)
-        odd = b'{"id":"x","type":"pause","data":{"streams":["configmaps"]}}'
-        testbed.write(testbed.signal_topic, testbed.name, b"snapshot!", b"{}", odd, None)
-        asked = command("snapshot", "configmaps", "-c", relay.file)
-        assert asked.code == 0, asked.stderr
-        assert warnings(relay, 0).count("signal ignored") == 4
-        assert relay.metric("watchrelay_signals_total", result="refused") == 4
-        assert relay.stop() == 0
-        reader.read()
-    reader.assert_right("configmaps")

@@ -178,18 +178,6 @@ async def test_a_stream_that_is_neither_published_nor_awaited_is_refused_at_once
         await everything(tail)
 
 
-async def test_an_unreachable_broker_is_reported_in_plain_words() -> None:
-    tail = TailReader(
-        KafkaConnection(bootstrap_servers=("127.0.0.1:1", "127.0.0.1:2")), control_topic=CONTROL
-    )
-    with pytest.raises(SinkUnavailable) as caught:
-        await everything(tail)
-    assert str(caught.value) == (
-        "kafka at 127.0.0.1:1,127.0.0.1:2 is not usable: no broker answers: Connect call failed "
-        "(nothing listens there: does the broker run, and is kafka.bootstrapServers right?)"
-    )
-
-
 async def test_an_end_that_is_never_written_is_reported_and_not_waited_for_forever() -> None:
     """The broker goes away while most of the topic has still to come: eight megabytes more than a
     client fetches ahead."""

@@ -16,7 +16,6 @@ from tests.support.stream_log import NODES, Log, Writer, resend, stream
 from tests.vectors.document import claim, description
 from watchrelay.consumer import (
     Change,
-    KafkaUnavailable,
     NothingPublished,
     PositionsLost,
     TopicReader,
@@ -470,12 +469,6 @@ async def test_ready_and_the_iteration_may_run_side_by_side(pod_topics: PodTopic
         taken = tasks.create_task(take(reader, len(pod_topics.held())))
         await reader.ready()
         assert {change.key for change in await taken} == pod_topics.held().keys()
-
-
-async def test_an_unreachable_broker_is_reported_in_one_line() -> None:
-    with pytest.raises(KafkaUnavailable, match=r"kafka at 127\.0\.0\.1:1 is not usable"):
-        async with TopicReader("127.0.0.1:1", control_topic="k8s.x.control"):
-            pass
 
 
 def test_without_a_topic_there_is_nothing_to_read() -> None:
