@@ -300,19 +300,16 @@ async def test_a_broker_whose_answers_take_long_is_not_taken_for_silent() -> Non
         answer_frame(1, [("t", 0, 0, 0), ("t", 2, 0, 0)]),
     ],
 )
-def test_an_answer_that_is_none_ends_the_link_and_nothing_is_lost(frame: bytes) -> None:
-    @virtual
-    async def nonsense() -> None:
-        async with staged() as (stage, tasks):
-            delivery = stage.deliver(tasks, 0)
-            await asyncio.sleep(0.1)
-            stage.links[0][-1].receive(frame)
-            assert stage.links[0][-1].is_closing()
-            await asyncio.sleep(1.0)
-            stage.answer(offset=2)
-            assert await delivery == Receipt([2])
-
-    nonsense()
+@virtual
+async def test_an_answer_that_is_none_ends_the_link_and_nothing_is_lost(frame: bytes) -> None:
+    async with staged() as (stage, tasks):
+        delivery = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.links[0][-1].receive(frame)
+        assert stage.links[0][-1].is_closing()
+        await asyncio.sleep(1.0)
+        stage.answer(offset=2)
+        assert await delivery == Receipt([2])
 
 
 @virtual
@@ -395,21 +392,18 @@ async def test_an_identity_that_is_not_accepted_is_replaced_for_its_partition_al
 
 
 @pytest.mark.parametrize("code", [UNKNOWN_PRODUCER, INVALID_RECORD])
-def test_records_that_may_be_there_twice_are_counted_and_named(
+@virtual
+async def test_records_that_may_be_there_twice_are_counted_and_named(
     code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @virtual
-    async def doubtful() -> None:
-        async with staged() as (stage, tasks):
-            stage.deliver(tasks, 0)
-            await asyncio.sleep(0.1)
-            stage.links[0][-1].lose()
-            await asyncio.sleep(1.0)
-            stage.answer(code, -1)
-            await asyncio.sleep(1.0)
-            assert stage.rebuilds("identity") == 1
-
-    doubtful()
+    async with staged() as (stage, tasks):
+        stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.links[0][-1].lose()
+        await asyncio.sleep(1.0)
+        stage.answer(code, -1)
+        await asyncio.sleep(1.0)
+        assert stage.rebuilds("identity") == 1
     (line,) = (each for each in caplog.records if "twice" in each.getMessage())
     assert (line.__dict__["topic"], line.__dict__["partition"]) == ("t", 0)
 

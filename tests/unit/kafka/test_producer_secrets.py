@@ -89,28 +89,25 @@ async def test_secrets_that_came_into_use_because_the_brokers_went_are_complaine
         assert stage.connection.rotation.proven == 1
 
 
-def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_complaint(
+@virtual
+async def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_complaint(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @virtual
-    async def overtaken() -> None:
-        async with with_a_password() as (stage, tasks, file):
-            file.write_text("the next")
-            stage.password, stage.answer_s = "the next", 3.0
-            await until(lambda: stage.reached == 2)
-            await asyncio.sleep(0.1)
-            stage.answer_s, stage.is_away = 0.0, True
-            delivery = stage.deliver(tasks, 0)  # so the former brokers are left
-            await asyncio.sleep(6.0)
-            assert "no broker answers" in stage.statuses.problems["kafka"].message
-            stage.is_away = False
-            await until(lambda: stage.connection.rotation.proven == 1)
-            await asyncio.sleep(1.0)
-            stage.answer(offset=1)
-            assert await delivery == Receipt([1])
-            assert "kafka" not in stage.statuses.problems
-
-    overtaken()
+    async with with_a_password() as (stage, tasks, file):
+        file.write_text("the next")
+        stage.password, stage.answer_s = "the next", 3.0
+        await until(lambda: stage.reached == 2)
+        await asyncio.sleep(0.1)
+        stage.answer_s, stage.is_away = 0.0, True
+        delivery = stage.deliver(tasks, 0)  # so the former brokers are left
+        await asyncio.sleep(6.0)
+        assert "no broker answers" in stage.statuses.problems["kafka"].message
+        stage.is_away = False
+        await until(lambda: stage.connection.rotation.proven == 1)
+        await asyncio.sleep(1.0)
+        stage.answer(offset=1)
+        assert await delivery == Receipt([1])
+        assert "kafka" not in stage.statuses.problems
     assert "new kafka secrets are not usable" not in caplog.text
 
 

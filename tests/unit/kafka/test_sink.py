@@ -129,28 +129,25 @@ async def test_a_stream_that_withdraws_its_batch_takes_that_of_no_other_with_it(
 
 
 @pytest.mark.parametrize(("codes", "records"), [([INVALID_TIMESTAMP], 2), ([TOO_LARGE] * 2, 1)])
-def test_what_was_withdrawn_is_not_sent_again_after_a_refusal(
+@virtual
+async def test_what_was_withdrawn_is_not_sent_again_after_a_refusal(
     codes: list[int], records: int
 ) -> None:
-    @virtual
-    async def run() -> None:
-        async with staged() as (stage, _):
-            answers = list[Receipt | Exception]()
-            stage.sink.send(several(b"1", stream="x"), answers.append)
-            withdrawn = stage.sink.send(several(b"2", stream="y"), answers.append)
-            stage.sink.send(several(b"3", stream="z"), answers.append)
-            await asyncio.sleep(0.1)
-            stage.sink.withdraw(withdrawn)
-            for code in codes:
-                stage.answer(code, -1)
-                await asyncio.sleep(0.5)
-            ((_, data),) = stage.sent()[-1][1]
-            assert batch_head(data)[3] == records
-            stage.answer(offset=4)
-            await asyncio.sleep(0.1)
-            assert answers[-records:] == [Receipt([4 + at]) for at in range(records)]
-
-    run()
+    async with staged() as (stage, _):
+        answers = list[Receipt | Exception]()
+        stage.sink.send(several(b"1", stream="x"), answers.append)
+        withdrawn = stage.sink.send(several(b"2", stream="y"), answers.append)
+        stage.sink.send(several(b"3", stream="z"), answers.append)
+        await asyncio.sleep(0.1)
+        stage.sink.withdraw(withdrawn)
+        for code in codes:
+            stage.answer(code, -1)
+            await asyncio.sleep(0.5)
+        ((_, data),) = stage.sent()[-1][1]
+        assert batch_head(data)[3] == records
+        stage.answer(offset=4)
+        await asyncio.sleep(0.1)
+        assert answers[-records:] == [Receipt([4 + at]) for at in range(records)]
 
 
 @virtual

@@ -69,43 +69,37 @@ async def test_a_transaction_that_is_being_ended_is_waited_for_in_milliseconds()
 
 @pytest.mark.parametrize("code", AGAIN)
 @pytest.mark.parametrize("request_", ["take", "add", "commit"])
-def test_after_these_codes_the_same_is_asked_again(request_: str, code: int) -> None:
-    @virtual
-    async def run() -> None:
-        async with staged(begun=False) as stage:
-            stage.script[request_] += [code, code]
-            await stage.begin()
-            (delivery,) = stage.deliver(0)
-            assert (await delivery).offsets == [0, 1]
-            assert sum(each.startswith(request_) for each in stage.seen) == 3
-            assert stage.epoch == 1, "the id was taken once"
-            assert not stage.statuses.problems
-
-    run()
+@virtual
+async def test_after_these_codes_the_same_is_asked_again(request_: str, code: int) -> None:
+    async with staged(begun=False) as stage:
+        stage.script[request_] += [code, code]
+        await stage.begin()
+        (delivery,) = stage.deliver(0)
+        assert (await delivery).offsets == [0, 1]
+        assert sum(each.startswith(request_) for each in stage.seen) == 3
+        assert stage.epoch == 1, "the id was taken once"
+        assert not stage.statuses.problems
 
 
 @pytest.mark.parametrize("code", OVER)
 @pytest.mark.parametrize("request_", ["add", "write0", "commit"])
-def test_after_these_codes_the_id_is_taken_and_all_is_written_again(
+@virtual
+async def test_after_these_codes_the_id_is_taken_and_all_is_written_again(
     request_: str, code: int
 ) -> None:
-    @virtual
-    async def run() -> None:
-        async with staged() as stage:
-            stage.script[request_].append(code)
-            deliveries = stage.deliver(0, 1)
-            for each in deliveries:
-                await each
-            assert stage.looks == 2
-            assert stage.seen[-4:] == [
-                "add 0,1 by 2",
-                "write 0: 0 by 2",
-                "write 1: 0 by 2",
-                "commit by 2",
-            ]
-            assert (stage.ended("aborted"), stage.ended("committed")) == (1, 1)
-
-    run()
+    async with staged() as stage:
+        stage.script[request_].append(code)
+        deliveries = stage.deliver(0, 1)
+        for each in deliveries:
+            await each
+        assert stage.looks == 2
+        assert stage.seen[-4:] == [
+            "add 0,1 by 2",
+            "write 0: 0 by 2",
+            "write 1: 0 by 2",
+            "commit by 2",
+        ]
+        assert (stage.ended("aborted"), stage.ended("committed")) == (1, 1)
 
 
 @virtual
@@ -121,18 +115,15 @@ async def test_a_coordinator_that_is_known_is_asked_while_no_other_broker_is() -
 
 
 @pytest.mark.parametrize(("answers", "others"), [(3, 0), (6, 3)])
-def test_a_broker_that_names_a_former_coordinator_again_and_again_is_left_for_another(
+@virtual
+async def test_a_broker_that_names_a_former_coordinator_again_and_again_is_left_for_another(
     answers: int, others: int
 ) -> None:
-    @virtual
-    async def run() -> None:
-        async with staged() as stage:
-            stage.script["add"] += [16] * answers
-            (delivery,) = stage.deliver(0)
-            assert (await delivery).offsets == [0, 1]
-            assert stage.others_asked == others
-
-    run()
+    async with staged() as stage:
+        stage.script["add"] += [16] * answers
+        (delivery,) = stage.deliver(0)
+        assert (await delivery).offsets == [0, 1]
+        assert stage.others_asked == others
 
 
 @virtual
@@ -292,23 +283,20 @@ async def test_a_missing_right_is_named_with_its_cure() -> None:
     ("answer", "reason"),
     [(15, "replication.factor"), (51, "transaction"), (47, "epoch"), (AWAY, "no broker answers")],
 )
-def test_why_an_id_cannot_be_taken_is_shown_until_it_is(
+@virtual
+async def test_why_an_id_cannot_be_taken_is_shown_until_it_is(
     answer: int | Exception, reason: str
 ) -> None:
-    @virtual
-    async def run() -> None:
-        async with staged(begun=False) as stage:
-            stage.script["take"] += [answer] * 1000
-            begun = asyncio.get_running_loop().create_task(stage.begin())
-            await asyncio.sleep(15.0)
-            problem = stage.statuses.problems["kafka"].message
-            assert problem.startswith(f"transactional id {ID} cannot be used: ")
-            assert reason in problem
-            stage.script["take"].clear()
-            await begun
-            assert not stage.statuses.problems
-
-    run()
+    async with staged(begun=False) as stage:
+        stage.script["take"] += [answer] * 1000
+        begun = asyncio.get_running_loop().create_task(stage.begin())
+        await asyncio.sleep(15.0)
+        problem = stage.statuses.problems["kafka"].message
+        assert problem.startswith(f"transactional id {ID} cannot be used: ")
+        assert reason in problem
+        stage.script["take"].clear()
+        await begun
+        assert not stage.statuses.problems
 
 
 @virtual
