@@ -2,7 +2,8 @@
 go
 (T74-T78)."""
 
-from tests.support import virtualtime
+import pytest
+
 from tests.support.following import following
 from tests.support.scripted_apiserver import EXPIRED, WIDGETS, Api, pod, says, text
 from tests.support.virtualtime import virtual
@@ -56,22 +57,20 @@ async def test_T74_one_absence_is_not_believed() -> None:
         assert (s.mirror.gone, s.mirror.changes) == (0, [("ADDED", "a")])
 
 
-def test_T75_a_crd_that_is_absent_at_start_is_followed_once_it_is_there() -> None:
-    async def scene(*, woken: bool) -> None:
-        present = GONE
-        api = Api(pod("a", 1))
-        api.always = NOT_THERE
-        async with following(api, availability=lambda: present, resource=WIDGETS) as s:
-            await s.run_for(1200)
-            assert s.status.state == "waiting"
-            assert s.mirror.gone == 0 or s.mirror.held == {}
-            present, api.always = SERVED, None
-            if woken:
-                s.watcher.recheck()
-            await s.until(lambda: s.mirror.names == ["a"], 1 if woken else 60)
-
-    virtualtime.run(scene(woken=True))
-    virtualtime.run(scene(woken=False))
+@pytest.mark.parametrize("woken", [True, False])
+@virtual
+async def test_T75_a_crd_that_is_absent_at_start_is_followed_once_it_is_there(woken: bool) -> None:
+    present = GONE
+    api = Api(pod("a", 1))
+    api.always = NOT_THERE
+    async with following(api, availability=lambda: present, resource=WIDGETS) as s:
+        await s.run_for(1200)
+        assert s.status.state == "waiting"
+        assert s.mirror.gone == 0 or s.mirror.held == {}
+        present, api.always = SERVED, None
+        if woken:
+            s.watcher.recheck()
+        await s.until(lambda: s.mirror.names == ["a"], 1 if woken else 60)
 
 
 @virtual

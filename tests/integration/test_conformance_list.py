@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from tests.support import virtualtime
 from tests.support.following import following
 from tests.support.scripted import Reply, Request
 from tests.support.scripted_apiserver import (
@@ -157,29 +156,29 @@ async def test_T06_410_again_and_again_backs_off() -> None:
         assert len(api.asked) <= 8
 
 
-def test_T07_versions_limits_and_tokens_are_combined_only_as_the_server_allows() -> None:
-    async def scene(server: tuple[int, int]) -> None:
-        api = Api(*(pod(f"p{i}", i + 1) for i in range(5)))
-        async with following(
-            api, page_size=2, server_version=server, initial_list="paged", settled=True
-        ) as s:
-            api.watches.append(says(EXPIRED, 410))
-            await s.until(lambda: s.mirror.synced == 2, 700)
-            relist = api.list_requests[3].query
-            assert (relist["resourceVersion"], relist["resourceVersionMatch"]) == (
-                "100",
-                "NotOlderThan",
-            )
-            for request in api.list_requests:
-                query = request.query
-                if "continue" in query:
-                    assert not query.keys() & {"resourceVersion", "resourceVersionMatch"}
-                if query.get("resourceVersion", "0") != "0" and "limit" in query:
-                    assert query["resourceVersionMatch"] == "NotOlderThan"
-            assert ("limit" in relist) == (server >= (1, 34))
-
-    virtualtime.run(scene((1, 33)))
-    virtualtime.run(scene((1, 36)))
+@pytest.mark.parametrize("server", [(1, 33), (1, 36)])
+@virtual
+async def test_T07_versions_limits_and_tokens_are_combined_only_as_the_server_allows(
+    server: tuple[int, int],
+) -> None:
+    api = Api(*(pod(f"p{i}", i + 1) for i in range(5)))
+    async with following(
+        api, page_size=2, server_version=server, initial_list="paged", settled=True
+    ) as s:
+        api.watches.append(says(EXPIRED, 410))
+        await s.until(lambda: s.mirror.synced == 2, 700)
+        relist = api.list_requests[3].query
+        assert (relist["resourceVersion"], relist["resourceVersionMatch"]) == (
+            "100",
+            "NotOlderThan",
+        )
+        for request in api.list_requests:
+            query = request.query
+            if "continue" in query:
+                assert not query.keys() & {"resourceVersion", "resourceVersionMatch"}
+            if query.get("resourceVersion", "0") != "0" and "limit" in query:
+                assert query["resourceVersionMatch"] == "NotOlderThan"
+        assert ("limit" in relist) == (server >= (1, 34))
 
 
 @virtual
@@ -235,20 +234,20 @@ async def test_T09_a_list_cut_in_the_middle_is_void() -> None:
         assert s.mirror.changes == [("ADDED", "a"), ("ADDED", "b")]
 
 
-def test_T12_a_list_without_a_version_cannot_be_watched_and_is_asked_once_in_five_minutes() -> None:
-    async def scene(version: str | None) -> None:
-        api = Api()
-        api.always = says(page(version, [pod("a", 1)]))
-        async with following(api) as s:
-            await s.run_for(1500)
-            times = api.times()
-            assert 2 <= len(times) <= 6
-            assert all(later - earlier >= 300 for earlier, later in itertools.pairwise(times))
-            assert s.status.state == "waiting"
-            assert "resourceVersion" in s.status.waits_for
-
-    virtualtime.run(scene(None))
-    virtualtime.run(scene(""))
+@pytest.mark.parametrize("version", [None, ""])
+@virtual
+async def test_T12_a_list_without_a_version_cannot_be_watched_and_is_asked_once_in_five_minutes(
+    version: str | None,
+) -> None:
+    api = Api()
+    api.always = says(page(version, [pod("a", 1)]))
+    async with following(api) as s:
+        await s.run_for(1500)
+        times = api.times()
+        assert 2 <= len(times) <= 6
+        assert all(later - earlier >= 300 for earlier, later in itertools.pairwise(times))
+        assert s.status.state == "waiting"
+        assert "resourceVersion" in s.status.waits_for
 
 
 @virtual

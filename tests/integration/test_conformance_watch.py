@@ -435,16 +435,14 @@ async def test_T30_timeouts_vary_within_300_and_599_and_ours_is_longer_than_the_
         assert s.mirror.troubles == []
 
 
-def test_bookmarks_are_asked_for_unless_turned_off() -> None:
-    async def scene(*, wanted: bool) -> None:
-        api = Api(pod("a", 1))
-        async with following(api, bookmarks=wanted, server_version=(1, 36), settled=True) as s:
-            assert all(
-                (r.query.get("allowWatchBookmarks") == "true") == wanted for r in api.watch_requests
-            )
-            # without bookmarks a streaming list would have no end
-            assert bool(api.list_requests) != wanted
-            assert s.mirror.names == ["a"]
-
-    virtualtime.run(scene(wanted=True))
-    virtualtime.run(scene(wanted=False))
+@pytest.mark.parametrize("wanted", [True, False])
+@virtual
+async def test_bookmarks_are_asked_for_unless_turned_off(wanted: bool) -> None:
+    api = Api(pod("a", 1))
+    async with following(api, bookmarks=wanted, server_version=(1, 36), settled=True) as s:
+        assert all(
+            (r.query.get("allowWatchBookmarks") == "true") == wanted for r in api.watch_requests
+        )
+        # without bookmarks a streaming list would have no end
+        assert bool(api.list_requests) != wanted
+        assert s.mirror.names == ["a"]
