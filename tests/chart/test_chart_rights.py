@@ -78,6 +78,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 REFUSED: dict[str, tuple[Entry, str]] = {
     "no group": ({"resource": "widgets"}, "is not built into Kubernetes"),
+    "another version": ({"resource": "nodes/v9"}, "is not built into Kubernetes"),
     "a Kind": ({"resource": "Widget.example.com"}, "is a Kind"),
     "namespaces of nodes": ({"resource": "no", "namespaces": ["a"]}, "nodes is cluster-scoped"),
 }
