@@ -19,6 +19,7 @@ from watchrelay.watch.machine import start, step
 from watchrelay.watch.messages import (
     CheckLists,
     CheckVersion,
+    DeadlineReached,
     FetchPage,
     FramesReceived,
     ListsChecked,
@@ -186,6 +187,13 @@ def test_an_undecodable_object_of_a_streaming_list_is_skipped_by_the_next_one_wh
     state, _ = step(by, state, WatchOpened(), 60.0)
     _, commands = step(by, state, FramesReceived([Failure(bad), frame("a", "9")], 61.0), 61.0)
     assert Skipped((bad,)) in commands
+
+
+def test_a_relist_that_is_due_is_made_and_the_watch_is_not_called_silent() -> None:
+    by = rules()
+    _, commands = step(by, watching(by, relist_at_s=5.0), DeadlineReached(), 500.0)
+    assert isinstance(commands[-1], FetchPage)
+    assert not any(isinstance(command, Retrying) for command in commands)
 
 
 def test_an_event_that_cannot_happen_is_named() -> None:
