@@ -107,10 +107,12 @@ def loggers_as_before() -> Iterator[None]:
     }
     disabled_up_to = logging.root.manager.disable
     yield
-    logging.disable(disabled_up_to)
+    if logging.root.manager.disable != disabled_up_to:
+        logging.disable(disabled_up_to)
     for logger in _loggers():
         level, propagate, disabled, handlers = before.get(logger, (logging.NOTSET, True, False, []))
-        logger.setLevel(level)
+        if logger.level != level:
+            logger.setLevel(level)  # it empties the caches of all loggers
         logger.propagate, logger.disabled = propagate, disabled
         # pytest puts its own handlers there, others for each phase of a test
         if logger is not logging.root:

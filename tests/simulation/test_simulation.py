@@ -45,7 +45,7 @@ from tests.simulation.__main__ import failure
 from tests.simulation.planted import PLANTS
 from tests.simulation.planted_readers import WRONG_READERS
 from tests.simulation.world import run
-from tests.support.extent import seeds
+from tests.support.extent import full, seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = seeds(100)
@@ -111,11 +111,11 @@ def test_a_seed_replays_exactly() -> None:
 def test_a_seed_replays_exactly_in_another_process_whatever_its_hashes() -> None:
     traces = [
         simulation("--seed", "101", "--trace", hash_seed=hash_seed)
-        for hash_seed in ("0", "1", "4711")
+        for hash_seed in ("0", "4711", "1")[: 3 if full() else 2]
     ]
     assert all(each.returncode == 0 for each in traces), traces[0].stdout[-2000:] + traces[0].stderr
     assert len(traces[0].stdout) > 10_000
-    assert traces[0].stdout == traces[1].stdout == traces[2].stdout
+    assert len({each.stdout for each in traces}) == 1
 
 
 def test_a_run_that_breaks_a_promise_names_the_command_that_plays_it_again() -> None:
