@@ -158,9 +158,9 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
     with relay:
         relay.await_ready()
         assert relay.stop() == 0
-        late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "15s", *patient)
+        late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "6s", *patient)
         assert late.code == 1, late
-        assert "no snapshot of configmaps within 15 s: is a relay running" in late.stderr
+        assert "no snapshot of configmaps within 6 s: is a relay running" in late.stderr
         relay.start().await_ready()
         wait_until(
             "the request is answered",
@@ -213,7 +213,7 @@ def test_snapshot_without_a_relay_ends_after_three_missed_heartbeats_with_69(
 async def test_a_heartbeat_on_any_partition_shows_that_a_relay_writes_the_stream(
     testbed: Testbed,
 ) -> None:
-    topic, silent_s, now_s = testbed.topic("configmaps"), 5.0, asyncio.get_running_loop().time
+    topic, silent_s, now_s = testbed.topic("configmaps"), 3.0, asyncio.get_running_loop().time
     headers = [(b"ce_wrstream", b"configmaps"), (b"ce_wrepoch", b"1")]
     marker: Raw = (b"\0watchrelay", None, headers)
     connection = KafkaConnection(bootstrap_servers=(testbed.broker.bootstrap,))
@@ -229,7 +229,7 @@ async def test_a_heartbeat_on_any_partition_shows_that_a_relay_writes_the_stream
             await asyncio.to_thread(
                 send, testbed.broker.bootstrap, topic, batch([marker]), partition=1
             )
-            await asyncio.wait((silence,), timeout=0.5)
+            await asyncio.wait((silence,), timeout=0.3)
             assert not silence.done(), "partition 0 alone is silent"
 
 

@@ -20,7 +20,7 @@ from tests.support.fakesink import FakeControl, FakeSink
 from tests.support.stream_log import PODS, stream
 from watchrelay.consumer.replica import Replica
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
-from watchrelay.contract.wire import Reason
+from watchrelay.contract.wire import Reason, WireRecord
 from watchrelay.core import clock
 from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
 from watchrelay.model.resources import Resource
@@ -156,6 +156,7 @@ class Rig:
         self.progress = self.status.progress
         self.fails = False
         """Its clock cannot be read."""
+        self._decoded: dict[int, tuple[WireRecord, Decoded]] = {}
         self.relay = StreamWriter(
             self.spec,
             WriterContext(
@@ -220,10 +221,13 @@ class Rig:
 
     def records(self, partition: int) -> list[Decoded]:
         """The records of one partition."""
-        return [
-            decode(record.key, record.value, record.headers)
-            for record in self.sink.log(self.spec.topic, partition)
-        ]
+        return [self._decode(record) for record in self.sink.log(self.spec.topic, partition)]
+
+    def _decode(self, record: WireRecord) -> Decoded:
+        if id(record) not in self._decoded:
+            read = decode(record.key, record.value, record.headers)
+            self._decoded[id(record)] = record, read  # held, so that the id stays its own
+        return self._decoded[id(record)][1]
 
     def all_records(self) -> list[Decoded]:
         """The records of all, partition by partition."""

@@ -1,29 +1,43 @@
 """The benchmarks' command, and the page made of their figures."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.bench.__main__ import PARTS
+from tests.bench.__main__ import PARTS, main
 from tests.bench.table import Row, as_text, page
 
 ROOT = Path(__file__).parents[3]
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "tests.bench", *arguments]
-    return subprocess.run(
-        argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120.0
-    )
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Runs the command: its exit code."""
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+        try:
+            return main()
+        except SystemExit as end:
+            return int(end.code or 0)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
-def test_help_names_every_part() -> None:
-    done = bench("--help")
-    words = done.stdout.replace(",", " ").replace(";", " ").split()
-    assert (done.returncode, [part for part in PARTS if part not in words]) == (0, [])
+def test_help_names_every_part(
+    bench: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = bench("--help")
+    words = capsys.readouterr().out.replace(",", " ").replace(";", " ").split()
+    assert (code, [part for part in PARTS if part not in words]) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -35,11 +49,15 @@ def test_help_names_every_part() -> None:
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
-    arguments: list[str], why: str
+    arguments: list[str],
+    why: str,
+    bench: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = bench(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert why in done.stderr
+    assert bench(*arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert why in printed.err
 
 
 def test_goals_missed_and_figures_not_measured_are_shown() -> None:

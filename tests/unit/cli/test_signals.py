@@ -55,7 +55,7 @@ def done(code: str, *arguments: str) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-@pytest.mark.parametrize("number", [INT, TERM])
+@pytest.mark.parametrize("number", few([TERM, INT], 1))
 @pytest.mark.parametrize(
     ("command", "module"),
     [
