@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -19,10 +19,9 @@ API_STEADY_MS: Final = 15_000
 """Unfit members hand over to fit ones once no check of these failed for this time: within
 less all members see the end of an outage, and at its begin the fit ones still fail."""
 CLOCKS_DIFFER_MS: Final = 10_000
-"""Where a member's clock differs from the leader's by more, the age that it reports decides when
-its config was adopted. An age is out of date when it is used: by the 5 s at most for which the
-coordinator waits for members, and by what the leader takes to answer, less than a session. What it
-dates seems newer by as much, never older. A smaller difference is taken for that: else two configs
+"""Where a member's clock differs from the leader's by more, its config is dated by the age that it
+reports. By then that is some seconds too small (the coordinator waits for members for up to 5 s),
+so the config seems newer, never older. With a smaller difference its clock counts: else two configs
 that were adopted at nearly the same time would change their order with each generation."""
 UNEVEN: Final = 0.2
 """Balance moves streams when the heaviest and the lightest load differ by more than this part of
@@ -215,21 +214,15 @@ class _Group:
             for each in self.members.values()
             for stream in each.plans
         }
-        self.plan_order: dict[str, tuple[int, int]] = {}
-        """By hash of a plan, the order of the newest config that has it. By discovery plans of one
-        config may differ: neither is newer."""
-        self.writers: dict[str, str] = {}
+        self.plan_order = _plan_order(members.values())
+        """By hash of a plan, the order of the newest config that has it."""
+        by_epoch = sorted(
+            (epoch, name, stream)
+            for name, each in self.members.items()
+            for stream, epoch in each.writing.items()
+        )
+        self.writers = {stream: name for _, name, stream in by_epoch}
         """By stream, the member that writes it with the highest epoch."""
-        oldest_first = sorted(members.values(), key=lambda each: each.config_order)
-        orders = {each.config_hash: each.config_order for each in oldest_first}
-        for name, each in self.members.items():
-            for plan in each.plans.values():
-                order = self.plan_order.get(plan, (-1, -1))
-                self.plan_order[plan] = max(order, orders[each.config_hash])
-            for stream, epoch in each.writing.items():
-                former = self.writers.get(stream)
-                if former is None or epoch >= self.members[former].writing[stream]:
-                    self.writers[stream] = name
         self.may_write = {stream: [name] for stream, name in self.writers.items()}
         """The same, and the members that are claiming it: by the time of the assignment each of
         them may write it."""
@@ -253,15 +246,16 @@ class _Group:
         """How new the plan is by which the member would run the stream."""
         return self.plan_order[self.members[member].plans[stream]]
 
+    def with_plan(self, stream: str, members: Iterable[str]) -> list[str]:
+        """Those of `members` whose config has the stream."""
+        return [member for member in members if stream in self.members[member].plans]
+
     def candidates(self, stream: str) -> list[str]:
         """Members whose config has the stream: the able ones, else all."""
-
-        def with_plan(members: Iterable[str]) -> list[str]:
-            return [member for member in members if stream in self.members[member].plans]
-
-        return with_plan(self.able) or with_plan(self.members)
+        return self.with_plan(stream, self.able) or self.with_plan(stream, self.members)
 
     def newest_of(self, candidates: list[str], stream: str) -> tuple[int, int]:
+        """The order of the newest plan by which one of them would run the stream."""
         return max(self.order(member, stream) for member in candidates)
 
     def keeper(self, stream: str, now_ms: int) -> str | None:
@@ -312,30 +306,25 @@ class _Group:
         ]
 
     def layout(self, by_count: Mapping[int, list[str]], now_ms: int) -> int:
-        """Into how many parts a stream is split now."""
+        """Into how many parts a stream is split now, by the parts of each layout."""
         able = {
-            count: [
+            count: {
                 member for member in self.able if set(parts) <= self.members[member].plans.keys()
-            ]
+            }
             for count, parts in by_count.items()
         }
-        known = [count for count, members in able.items() if members] or [*by_count]
 
         def order(count: int) -> tuple[tuple[int, int], int]:
-            parts = by_count[count]
-            with_plan = [
-                member for member in self.members if parts[0] in self.members[member].plans
-            ]
-            return max(self.order(member, parts[0]) for member in with_plan), count
+            first = by_count[count][0]
+            return self.newest_of(self.with_plan(first, self.members), first), count
 
+        known = [count for count, members in able.items() if members] or [*by_count]
         oldest_first = sorted(known, key=order)
         newest = oldest_first[-1]
-        written = [
-            count for count in known if not self.may_write.keys().isdisjoint(by_count[count])
-        ]
-        everybody = {member for members in able.values() for member in members}
+        written = [each for each in known if not self.may_write.keys().isdisjoint(by_count[each])]
         (_, adopted_ms), _ = order(newest)
-        if newest in written or everybody <= {*able[newest]} or now_ms - adopted_ms >= OLD_PLAN_MS:
+        is_known_to_all = able[newest] >= set[str]().union(*able.values())
+        if newest in written or is_known_to_all or now_ms - adopted_ms >= OLD_PLAN_MS:
             return newest
         return max([oldest_first[-2], *written], key=order)
 
@@ -350,26 +339,27 @@ class _Group:
         self.loads[member].own_weight -= self.weights[stream]
 
     def even_out(self, *, may_move: bool) -> bool:
-        """Move streams from the heaviest to the lightest member while that helps. False when it
-        would help and they may not move, or are on the way."""
+        """Move streams from the heaviest to the lightest member while that helps, once the loads
+        are uneven. False when they stay so: streams may not move, or are on the way."""
         mean = sum(self.loads[member].own_weight for member in self.able) / max(1, len(self.able))
         began = False
         while len(self.able) > 1:
             lightest = min(self.fit or self.able, key=self.lightest_first)
             heaviest = max(self.able, key=self.lightest_first)
             gap = self.loads[heaviest].own_weight - self.loads[lightest].own_weight
-            movable = [
+            helpful = [
                 stream
                 for stream in self.loads[heaviest].own
                 if self.weights[stream] < WORTHWHILE * gap
                 and stream in self.members[lightest].plans
                 and self.order(lightest, stream) >= self.order(heaviest, stream)
             ]
-            if not movable or (gap <= UNEVEN * mean and not began):
+            is_even = gap <= UNEVEN * mean
+            if not helpful or (is_even and not began):
                 break
-            movable = [stream for stream in movable if not self.is_on_the_way(stream, heaviest)]
+            movable = [stream for stream in helpful if not self.is_on_the_way(stream, heaviest)]
             if not may_move or not movable:
-                return began and gap <= UNEVEN * mean
+                return is_even and began
             began = True
             warm = self.members[lightest].warm
             best = min(movable, key=lambda s: (abs(gap - 2 * self.weights[s]), s not in warm, s))
@@ -392,11 +382,8 @@ class _Group:
                 has_state = stream in metadata.warm or stream in metadata.writing
                 return not has_state, load.own_weight + load.warm_weight, member
 
-            others = [
-                member
-                for member in self.able
-                if stream in self.members[member].plans and stream not in self.loads[member].own
-            ]
+            able = self.with_plan(stream, self.able)
+            others = [member for member in able if stream not in self.loads[member].own]
             for member in sorted(others, key=first)[:standbys]:
                 self.loads[member].warm.add(stream)
                 self.loads[member].warm_weight += self.weights[stream]
@@ -419,10 +406,25 @@ class _Group:
         }
 
     def _former(self, stream: str, member: str) -> str:
+        """The holder beside `member` that may write the stream; where there is no writer of it, one
+        of another layout that may write some of its partitions; "" for none."""
         if (writers := self.may_write.get(stream)) is not None:
             return next((self.members[each].holder for each in writers if each != member), "")
         of_layouts = (each for each in sorted(self.may_write) if _share_partitions(each, stream))
         return next((self.members[self.may_write[each][0]].holder for each in of_layouts), "")
+
+
+def _plan_order(members: Collection[MemberMetadata]) -> dict[str, tuple[int, int]]:
+    """By hash of a plan, the order of the newest config that has it. Plans of one config may differ
+    by discovery: neither is newer."""
+    orders: dict[str, tuple[int, int]] = {}
+    for each in members:
+        orders[each.config_hash] = max(orders.get(each.config_hash, (-1, -1)), each.config_order)
+    by_plan: dict[str, tuple[int, int]] = {}
+    for each in members:
+        for plan in each.plans.values():
+            by_plan[plan] = max(by_plan.get(plan, (-1, -1)), orders[each.config_hash])
+    return by_plan
 
 
 def _share_partitions(one: str, other: str) -> bool:
@@ -432,7 +434,7 @@ def _share_partitions(one: str, other: str) -> bool:
 
 
 def _begins_in(part: Part, other: Part) -> bool:
-    """Whether `part` begins before `other` ends."""
+    """Whether `part` begins before `other` ends: `place / of` of the partitions are before it."""
     return part.place * other.of < (other.place + 1) * part.of
 
 

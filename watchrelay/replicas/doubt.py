@@ -25,7 +25,8 @@ reset."""
 SURE_S: Final = 2.0
 """How long a replica writes on after such a look, if no heartbeat is answered meanwhile."""
 _CHECK_S: Final = 0.5
-"""One that sends nothing, for nothing is answered, must not have that arrive later either."""
+"""Between two checks beside those before requests: a replica that sends nothing, because nothing
+is answered, must cut in time what it has sent."""
 
 
 class HoldableSink(Protocol):
@@ -67,9 +68,11 @@ class Doubt:
         self._now_s, self._boot_s = clocks.now_s, clocks.boot_s
         self._in_doubt = asyncio.Event()
         self._generation: int | None = None
-        """That in which the doubt began; None: the membership was lost."""
+        """That in which the doubt began, for an answer in a newer one proves nothing; None: the
+        membership was lost."""
         self._sure_until_s = -math.inf
-        self._ran_s = clocks.boot_s()  # when this process surely ran last
+        self._ran_s = clocks.boot_s()
+        """When this process surely ran last."""
         self._stood_still = False
         """This process stood still, and the claims were not read since."""
         sink.hold_while(self.check)
@@ -83,12 +86,12 @@ class Doubt:
     def check(self) -> bool:
         """Whether this replica may have been suspended, and others may own its streams, so that no
         produce request may leave; asked where one is written. Begins the doubt if it is new."""
-        now_s = self._boot_s()
+        now_s, is_new = self._boot_s(), not self._in_doubt.is_set()
         doubtful = self._group.doubtful and now_s >= self._sure_until_s
-        if stood_still := now_s - self._ran_s > RELEASE_WAIT_S:  # a successor may write by now
-            self._stood_still = True
-        if self._writes() and (stood_still or (doubtful and not self._in_doubt.is_set())):
-            if not self._in_doubt.is_set():  # an answer in a newer generation proves nothing
+        stood_still = now_s - self._ran_s > RELEASE_WAIT_S  # a successor may write by now
+        self._stood_still = self._stood_still or stood_still
+        if self._writes() and (stood_still or (doubtful and is_new)):
+            if is_new:
                 self._generation = self._group.generation
                 self._in_doubt.set()
             if doubtful:
@@ -129,18 +132,18 @@ class Doubt:
         """Learn what others have claimed, and end what they own now."""
         self._ran_s = asked_s = self._boot_s()
         self._stood_still = False
-        while not await self._look():
-            if (
-                self._group.generation == self._generation
-                and self._group.answered_s >= asked_s
-                and not self._group.doubtful
-                and self._assigned()
-            ):
-                break  # a heartbeat was answered, and no other replica was assigned what it writes
+        while not (await self._look() or self._is_confirmed(asked_s)):
             self._sink.reset()
         # what is superseded, or was being claimed, ends first; nothing of it is sent
         await self._superseded_ended()
         self.check()
+
+    def _is_confirmed(self, since_s: float) -> bool:
+        """Whether a heartbeat sent since then was answered in the generation in which the doubt
+        began, and no other replica was assigned what this one writes."""
+        group = self._group
+        is_answered = group.answered_s >= since_s and not group.doubtful
+        return is_answered and group.generation == self._generation and self._assigned()
 
     async def _look(self) -> bool:
         """Read the control topic to the end that it has now. Whether that succeeded in time."""

@@ -19,8 +19,11 @@ API_CHECK_AGAIN_S: Final = 2.0
 
 
 class Fitness:
-    """Use: `run()` as a task. `answered_s`: when the newest request that was answered was sent, by
-    `now_s`; `failed_s`: when one was not, by `boot_s`; at the start both are now."""
+    """Use: `run()` as a task.
+
+    `answered_s`: when the newest request that was answered was sent, by `now_s`, as rights are
+    dated. `failed_s`: when one was not, by `boot_s`: its age is reported, and grows while the
+    machine is suspended. At the start both are now."""
 
     def __init__(self, api_answers: Callable[[], Awaitable[bool]], clocks: Clocks) -> None:
         self.is_fit = True

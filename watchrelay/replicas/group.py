@@ -147,7 +147,8 @@ class _Counts:
         self.usable(False)
 
     def usable(self, usable: bool) -> None:
-        """Where the group is not, another leader counts its members by now, or none does."""
+        """While the group cannot be used, its members are not shown here: another leader may count
+        them by now."""
         self._members_gauge.set(self._members if usable else 0)
 
     def doubt(self, since_s: float | None, now_s: float) -> None:
@@ -227,7 +228,7 @@ class GroupMember:
         """Be a member, through any outage, until cancelled."""
         try:
             while True:
-                wait_s = await self._step()
+                wait_s = await self._step_s()
                 doubtful = self.generation >= 0 and self.doubtful
                 since_s = self.answered_s + self._session_s if doubtful else None
                 self._counts.doubt(since_s, self._boot_s())
@@ -266,8 +267,8 @@ class GroupMember:
 
     # ---- one step --------------------------------------------------------------------------------
 
-    async def _step(self) -> float:
-        """Join, or send a heartbeat. The seconds until the next step."""
+    async def _step_s(self) -> float:
+        """Join, or send a heartbeat; the seconds until the next step."""
         if self._rejoin.is_set():
             self._is_member = False
         try:
@@ -278,11 +279,11 @@ class GroupMember:
                 code = await self._join(coordinator)
         except (KafkaError, OSError) as error:
             if (found := _code_of(error)) is None:
-                return self._away(unreachable(self._link.connection, error))
+                return self._away_s(unreachable(self._link.connection, error))
             code = found
         except SinkUnavailable as error:  # secrets that cannot be read
-            return self._away(error)
-        return self._answered(code)
+            return self._away_s(error)
+        return self._answered_s(code)
 
     async def _heartbeat(self, coordinator: Coordinator) -> int:
         """The code."""
@@ -296,7 +297,7 @@ class GroupMember:
     async def _join(self, coordinator: Coordinator) -> int:
         """Join and sync. The code."""
         self._rejoin.clear()
-        sent_s = self._boot_s()
+        is_new, joined_s = not self.member_id, self._boot_s()
         joined = await coordinator.join(
             self.member_id,
             self._replica.metadata(),
@@ -307,10 +308,10 @@ class GroupMember:
             rebalance_ms=int(_REBALANCE_S * 1000),
         )
         if joined.code in (_OK, _ID_REQUIRED):
-            is_new, self.member_id = not self.member_id, joined.member_id
+            self.member_id = joined.member_id
         if joined.code != _OK:
             return joined.code
-        self.answered_s, sent_s = sent_s, self._boot_s()
+        self.answered_s, synced_s = joined_s, self._boot_s()
         self.leads = joined.leader_id == joined.member_id
         code, assignment = await coordinator.sync(
             joined.member_id,
@@ -320,7 +321,7 @@ class GroupMember:
         )
         if code != _OK:
             return code
-        self.answered_s, self.generation = sent_s, joined.generation
+        self.answered_s, self.generation = synced_s, joined.generation
         while self.silent:  # it was suspended, and its streams may be assigned to others
             if (code := await self._heartbeat(coordinator)) != _OK:
                 return code
@@ -334,15 +335,16 @@ class GroupMember:
         self._replica.assigned(joined.generation, assignment)
         return _OK
 
-    # ---- what comes of it; returned: seconds until the next step ---------------------------------
+    # ---- what comes of it, and the seconds until the next step -----------------------------------
 
-    def _answered(self, code: int) -> float:
+    def _answered_s(self, code: int) -> float:
         if code in _LOST:
-            return self._lose(code)
+            self._lose(code)
+            return 0.0
         if code in _CURABLE:
-            return self._refused(code)
+            return self._refused_s(code)
         if code in _AWAY:
-            return self._away(_uncoordinated(code))
+            return self._away_s(_uncoordinated(code))
         if code not in (_OK, _REBALANCE, _ID_REQUIRED):
             _log.warning(
                 "unexpected answer of the coordinator", extra=self._extra(error=_name(code))
@@ -358,29 +360,31 @@ class GroupMember:
             self._counts.usable(True)
         return min(_HEARTBEAT_S_MAX, self._session_s / _HEARTBEATS_A_SESSION)
 
-    def _lose(self, code: int) -> float:
+    def _lose(self, code: int) -> None:
         """The coordinator does not know the member, or not in its generation."""
         if self._instance and code != _ILLEGAL_GENERATION and not self.silent:
-            now_s = self._boot_s()
-            if now_s - self._unknown_s < _SAME_NAME_S:
-                _log.error(
-                    "another process has the same sharding.instance; this one goes on as a "
-                    "dynamic member",
-                    extra=self._extra(
-                        instance=self._instance, hint="give each replica a name of its own"
-                    ),
-                )
-                self._instance = ""
-            self._unknown_s = now_s
+            self._suspect_namesake()
         _log.warning("lost the membership in the group", extra=self._extra(error=_name(code)))
         self._is_member, self._is_lost = False, True
         self._counts.lost()
         if code != _ILLEGAL_GENERATION:
             self.member_id = ""
         self._replica.lost()
-        return 0.0
 
-    def _refused(self, code: int) -> float:
+    def _suspect_namesake(self) -> None:
+        """A static member in no doubt is unknown: the second time within `_SAME_NAME_S`, another
+        process joins by its name."""
+        former_s, self._unknown_s = self._unknown_s, self._boot_s()
+        if self._unknown_s - former_s < _SAME_NAME_S:
+            hint = "give each replica a name of its own"
+            _log.error(
+                "another process has the same sharding.instance; this one goes on as a dynamic "
+                "member",
+                extra=self._extra(instance=self._instance, hint=hint),
+            )
+            self._instance = ""
+
+    def _refused_s(self, code: int) -> float:
         """Only an operator can provide what is missing."""
         error = _unusable(self._group, code)
         self._report(str(error), error.cure)
@@ -388,7 +392,7 @@ class GroupMember:
         self._refused_pause_s = min(2 * pause_s, _REFUSED_PAUSE_S_MAX)
         return pause_s
 
-    def _away(self, error: SinkUnavailable) -> float:
+    def _away_s(self, error: SinkUnavailable) -> float:
         """The coordinator is looked up again, by a new connection: what ended one may have ended
         all. The next one knows the group."""
         self._link.close()

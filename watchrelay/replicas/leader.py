@@ -55,15 +55,18 @@ class Leader:
         self._control, self._clocks = control, clocks
         self._balance_after_s, self._standbys = balance_after_s, standbys
         self._members: frozenset[tuple[str, bool, bool]] = frozenset()
+        """Each member that was assigned streams last, whether it is leaving, and is fit."""
         self._unreadable = frozenset[str]()
         self._even, self._disturbed_s = True, clocks.now_s()
+        """Whether no stream is to move; since when the group is quiet."""
         self._patience = 1
         """How many times `balance_after_s` the group must be quiet."""
         self._known: Mapping[str, MemberMetadata] = {}
-        """What the members reported when this replica last decided."""
+        """What the members reported for the newest `assign`."""
         self._weights: Mapping[str, float] = {}
+        """The loads by which was decided last."""
         self._owners: Owners = {}
-        """What was decided of it, without balancing."""
+        """What was decided last from both, without balancing."""
 
     def assign(self, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """The assignment of each member whose metadata can be read, by member id."""
@@ -134,7 +137,7 @@ class Leader:
                 changed = (weights := self._loads()) != self._weights
                 self._weights = weights
                 assignments, even = self._decide()
-                if changed:  # else what balancing has found stays: `_known` is older than that
+                if changed:  # else it is as balancing left it, of which `_known` tells nothing
                     self._even = even
                 if (owners := _owners(assignments)) != self._owners:
                     self._owners = owners
@@ -154,7 +157,7 @@ def group_status(
     group, owners = assignment.group, assignment.owners
     members = []
     for each in group.members:
-        streams = owners.get(each.holder, ())
+        streams = owners.get(each.holder, ())  # none where the table was too large to be sent
         members.append(
             MemberStatus(
                 holder=each.holder,

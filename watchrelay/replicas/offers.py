@@ -29,7 +29,7 @@ class Offers:
         self._withheld: dict[str, float] = {}
         """Until when streams are not offered; infinity: until the config changes."""
         self._retired: set[str] = set()
-        """Streams that were retired before the config was as it is, or are not offered since."""
+        """Retirements that are known: only a later one counts as `newly_retired`."""
         self._backoffs: dict[str, Backoff] = {}
 
     @property
@@ -39,13 +39,12 @@ class Offers:
 
     def replace(self, plans: Mapping[str, str], *, revision: int, config_hash: str) -> bool:
         """The config or its streams are these now. Whether the group is to know."""
-        known, same_config = (self.order[0], self.config_hash), config_hash == self.config_hash
-        changed = known != (revision, config_hash) or plans != self.plans
-        _, adopted_ms = self.order
+        former_revision, adopted_ms = self.order
+        same_config, same_plans = config_hash == self.config_hash, plans == self.plans
         if not same_config:
             self._adopted_s, adopted_ms = self._clocks.boot_s(), self._clocks.wall_ms()
         self.order, self.config_hash = (revision, adopted_ms), config_hash
-        if plans != self.plans:
+        if not same_plans:
             self.plans = dict(plans)
             self.know_retired()
         self._withheld = {
@@ -53,7 +52,7 @@ class Offers:
             for stream, until_s in self._withheld.items()
             if stream in plans and (until_s < math.inf or same_config)
         }
-        return changed
+        return not (same_config and same_plans and revision == former_revision)
 
     def now(self) -> dict[str, str]:
         """The plans of the streams that are offered."""

@@ -35,7 +35,8 @@ class Tenure:
         self.stream, self.epoch = stream, 0
         self._control = control
         self._clear_at = -1
-        """The newest record of the control topic up to which no claim ends the writer."""
+        """The `taken` of the control topic at which no newer claim was read: until more is read,
+        there is none."""
 
     def must_stop(self, epoch: int) -> bool:
         """Whether a newer claim than that of `epoch` was read after which nothing may be sent. Most
@@ -91,12 +92,13 @@ class Tenure:
         return False
 
     def lose(self) -> bool:
-        """A newer claim than ours was read, or a record of its writer. Whether that is a writer
-        outside the group."""
+        """Note that a newer claim than ours was read, or a record of its writer. Returns: whether
+        that is a writer outside the group."""
         return True
 
     def ended(self) -> bool:
-        """The writer has ended: nothing of what is queued is sent. Whether it was `over`."""
+        """Note that the writer has ended, of which nothing more is sent. Returns: whether it was
+        `over`."""
         return False
 
 
@@ -150,8 +152,8 @@ def ownership_lost(holder: str | None, stream: str, ours: str) -> str:
 def show_owner(
     stream: str, statuses: StatusRegistry, control: ControlTopic, metrics: Metrics
 ) -> None:
-    """Show a stream that another replica writes, as the control topic describes it. That it is not
-    owned is no news while another layout is written, whose parts are."""
+    """Show a stream that another replica writes, as the control topic describes it. It has no
+    `stream_owned` while another layout is written: the parts of that have it."""
     status = statuses.open(stream)
     status.owner, status.objects = control.holder_of(stream), objects_of(stream, control)
     owned = metrics.gauge("stream_owned")
@@ -169,7 +171,7 @@ def objects_of(stream: str, control: ControlTopic) -> int:
 
 def _another_layout_is_written(stream: str, control: ControlTopic) -> bool:
     """Whether all partitions of `stream`, which may be a part, belong to writers of other parts,
-    none of which a claim of some of its partitions has ended."""
+    each of which still owns all of its own."""
     writers = control.newest_claims(stream).keys()
     return (
         bool(writers)

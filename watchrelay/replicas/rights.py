@@ -10,8 +10,8 @@ from typing import Final
 from watchrelay.replicas.assignor import MemberAssignment
 
 REGATHER_S: Final = 3.0
-"""How long a replica that the group has forgotten claims nothing after: the others are forgotten
-too, perhaps, and write on; within this time they join again."""
+"""For this time a replica that the group has forgotten claims nothing: the others, which write on,
+may be forgotten too, and join again within it."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Rights:
         self.own: dict[str, Right] = {}
         self._now_s = now_s
         self._lost: set[str] = set()
-        """Since the newest join."""
+        """What others have claimed since the newest join."""
         self._regathered_s = -math.inf
         """When claims may begin again after the group has forgotten this replica."""
 
@@ -49,11 +49,12 @@ class Rights:
 
     def take(self, generation: int, assignment: MemberAssignment) -> None:
         """The group has assigned this."""
-        known, now_s, self.own, self.assignment = self.own, self._now_s(), {}, assignment
+        before, now_s = self.own, self._now_s()
+        self.own, self.assignment = {}, assignment
         for stream, former in assignment.own.items():
-            right = known.get(stream, Right(former, generation, now_s, valid=False))
-            given_s = right.given_s if right.valid and right.former == former else now_s
-            valid = stream not in self._lost
+            right = before.get(stream, Right(former, generation, now_s, valid=False))
+            is_same = right.valid and right.former == former
+            given_s, valid = right.given_s if is_same else now_s, stream not in self._lost
             self.own[stream] = Right(former, right.generation, given_s, valid)
 
     def lose(self, streams: Collection[str]) -> bool:

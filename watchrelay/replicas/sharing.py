@@ -54,11 +54,15 @@ _UNREADABLE_TROUBLE: Final = Trouble(
 _SILENCE_CHECK_S: Final = 1.0
 
 Phase = Literal["standby", "claiming", "writing", "lost", "superseded"]
-"""Of a stream that this replica may write: another one writes it, or will; its claim is on its way;
-it is written; it is to end, for it may not be claimed, or another relay was faster; it is to end,
-for a newer claim than its own was read."""
+"""Of a stream that this replica may write.
+
+standby: another replica writes it, or will. claiming: its claim is on its way. writing: it is
+claimed. lost: its runner is to end, as it may not be claimed, or another relay was faster.
+superseded: its writer is to end, as a newer claim was read.
+"""
 Leaving = Literal["", "wanted", "reported", "assigned"]
-"""How far a replica is that leaves: the newest join has reported it; its assignment is known."""
+"""How far a replica is that leaves. reported: by its newest join. assigned: the leader has decided
+after that."""
 
 
 class SharedTenure(Tenure):
@@ -78,9 +82,9 @@ class SharedTenure(Tenure):
         self._since_s = math.inf
         """When it was decided to claim the stream."""
         self._takeover: Callable[[], None] | None = None
-        """Called with the first acknowledgement, where another replica wrote the stream before."""
+        """Counts a takeover, at the first acknowledgement; None: no other replica wrote before."""
         self._superseded_s: float | None = None
-        """When a newer claim was noticed."""
+        """When a newer claim was noticed first."""
 
     @property
     def ends_by_claim(self) -> bool:
@@ -93,9 +97,8 @@ class SharedTenure(Tenure):
     @property
     def awaits_release(self) -> bool:
         # the writers of parts of another layout may be finishing, and then are no longer reported
-        return bool(self._former) or not self._control.newest_claims(self.stream).keys() <= {
-            self.stream
-        }
+        others = self._control.newest_claims(self.stream).keys() - {self.stream}
+        return bool(self._former or others)
 
     @property
     def is_beginning(self) -> bool:
@@ -159,27 +162,29 @@ class SharedTenure(Tenure):
         part that left the config; and this replica cannot have been suspended."""
         if self._sharing.doubt.unsure():
             return False
-        return self._given_up or (self.ends_by_claim and self._awaits_assignment() > 0)
+        return self._given_up or (self.ends_by_claim and self._assignment_wait_s() > 0)
 
     @property
     def _given_up(self) -> bool:
+        """The stream is another's by the assignment, or left the config."""
         sharing = self._sharing
         return not (self.stream in sharing.rights.own and self.stream in sharing.offers.plans)
 
-    def _awaits_assignment(self) -> float:
-        """For how many seconds more the assignment after a newer claim may come."""
+    def _assignment_wait_s(self) -> float:
+        """For how many seconds more the assignment after a newer claim may come: some, from the
+        first call on, unless a writer outside the group has claimed."""
         now_s, owners = self._sharing.clocks.now_s(), self._sharing.rights.assignment.owners
         if self._superseded_s is None:
             self._superseded_s = now_s
         if owners and self._control.holder_of(self.stream) not in owners:
-            return 0.0  # the claim is of a writer outside the group
+            return 0.0
         return self._superseded_s + AWAIT_ASSIGNMENT_S - now_s
 
     async def handed_over(self) -> bool:
-        """The same, after a moment: an owner may read the claim before its own assignment."""
+        """See `Tenure`. Waits a moment: an owner may read the claim before the assignment."""
         doubt = self._sharing.doubt
         try:
-            async with asyncio.timeout(max(0.0, self._awaits_assignment())):
+            async with asyncio.timeout(max(0.0, self._assignment_wait_s())):
                 while not (self._given_up or doubt.unsure()):
                     await self._sharing.changed.wait()
         except TimeoutError:
@@ -202,10 +207,10 @@ class SharedTenure(Tenure):
 
     def ended(self) -> bool:
         sharing, own = self._sharing, self._sharing.rights.own.get(self.stream)
-        began = sharing.tenures.pop(self.stream, None) is not None
-        awaited = own is None or own.former
-        if began and awaited and self.phase != "superseded" and not sharing.leaving:
-            sharing.group.rejoin()  # who is to write it waits for a writer that hands it over
+        was_begun = sharing.tenures.pop(self.stream, None) is not None
+        is_awaited = own is None or bool(own.former)
+        if was_begun and is_awaited and self.phase != "superseded" and not sharing.leaving:
+            sharing.group.rejoin()  # else its owner waits for this replica to hand it over
         if over := self.over:
             self.epoch = 0
         self.phase = "standby"
@@ -386,8 +391,8 @@ class Sharing:
         self._reassigned()
 
     def _end_claims(self) -> None:
-        """What others may have claimed, for it is not written yet, is claimed by a newer assignment
-        only."""
+        """End claims on their way. Others may have claimed what is not written: this replica
+        claims it by a newer assignment only."""
         written = [
             each for each, its in self.tenures.items() if its.phase in ("writing", "superseded")
         ]
@@ -406,12 +411,12 @@ class Sharing:
 
     async def _watch_claims(self) -> None:
         while True:
-            await self.control.until(self._read)
+            await self.control.until(self._take_claims)
             self.end_superseded()
 
-    def _read(self) -> bool:
-        """Show the streams that others write; whether one that this replica writes was claimed by
-        another."""
+    def _take_claims(self) -> bool:
+        """Show the streams that others write, and withhold what was retired. Returns: whether
+        another replica has claimed a stream that this one writes."""
         for stream in self._statuses.standing_by:
             show_owner(stream, self._statuses, self.control, self._metrics)
         if retired := self.offers.newly_retired():

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _STALLED_S: Final = 3.0
 """If nothing of the rest of a followed log is read for this time, all of it is read back."""
 _AGAIN = Backoff(base_s=1.0, cap_s=15.0, jitter=0.1)
-"""No longer: a live writer hands its stream over only to a replica that has read the log."""
+"""At most 15 s: a live writer hands its stream over only to a replica that has read the log."""
 _HEALTHY_S = 60.0
 
 
@@ -89,12 +89,14 @@ class FollowedCopy(Generic[Folded]):
         self.stream, self.topic, self.keys = spec.stream, spec.topic, spec.keys
         self.next: dict[int, int] = {}
         self.urgent = self.is_warm = False
-        self.reached, self.over = asyncio.Event(), asyncio.Event()
-        """It was read up to `stops`; nothing more of it is taken."""
+        self.over = asyncio.Event()
+        """Nothing more of it is taken."""
         self.ends: Mapping[int, int] = {}
-        """By partition, the offset before which the first reading ends."""
+        """By partition, the offset before which `catch_up` ends."""
         self.stops: Mapping[int, int] = {}
-        """By partition, the offset before which the rest ends."""
+        """By partition, the offset before which a takeover ends its reading; empty before one."""
+        self.reached = asyncio.Event()
+        """It was read up to `stops`."""
         self._reader, self._control, self._lag = reader, control, lag
         self._starting_point = control.starting_point(spec.id, spec.partitions)
 
@@ -106,7 +108,7 @@ class FollowedCopy(Generic[Folded]):
         starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
         # what a former writer has left open is aborted by the claim, which must not wait for it
         ends = {each: await sink.end_offset(spec.topic, each, committed=True) for each in starts}
-        self.ends = ends = dict(self.stops or ends)
+        self.ends = ends = dict(self.stops or ends)  # a takeover may have begun meanwhile
         if any(at is not None and at > ends[each] for each, at in starts.items()):
             raise SinkUnavailable(f"topic {spec.topic} ends before the stream's last snapshot")
 
@@ -275,10 +277,10 @@ class Standby(Generic[Folded]):
         copy.stops, copy.urgent = stops, True
         self._follower.hurry()
         while not (copy.over.is_set() or copy.reached.is_set()):
-            followed = dict(copy.next) if copy.is_warm else None
+            before, is_followed = dict(copy.next), copy.is_warm
             await first_of(copy.reached, copy.over, timeout_s=_STALLED_S)
-            if copy.next == followed:
-                break
+            if is_followed and copy.next == before:
+                break  # it stalls
         read = copy.reached.is_set() and not copy.over.is_set()
         self.end()  # what comes after the claim is not of this fold
         return copy.fold if read else None
