@@ -12,7 +12,8 @@ from random import Random
 
 from tests.fuzz.seeds import Played, main
 from watchrelay.core.errors import TopicRefused
-from watchrelay.kafka.topic_config import Finding, FoundTopic, TopicSpec, findings, judge
+from watchrelay.kafka.topic_config import Finding, TopicSpec, findings, judge
+from watchrelay.kafka.topic_settings import FoundTopic
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 BROKERS = {
@@ -128,23 +129,23 @@ def refused(case: Case) -> Iterator[tuple[str, str]]:
     for setting in ("max.message.bytes", "segment.bytes"):
         if case.value(setting) < 900_000:
             yield setting, "an object of 0.9 MB cannot be published whole"
-    if case.value("min.insync.replicas") > case.found.replication_factor:
+    if case.value("min.insync.replicas") > case.found.replicas:
         yield "min.insync.replicas", "nothing can be written"
     if configs["unclean.leader.election.enable"] == "true":
         yield "unclean.leader.election.enable", "acknowledged records can be lost"
-    if case.found.replication_factor > 1 and case.value("min.insync.replicas") < 2:
+    if case.found.replicas > 1 and case.value("min.insync.replicas") < 2:
         yield "min.insync.replicas", "an acknowledged record is on one broker"
 
 
 def refused_before(case: Case) -> bool:
     """Whether the release before this table refused the topic."""
-    configs, least_ms = case.found.configs or {}, 2 * case.spec.interval_ms
+    configs, least_ms = case.found.configs, 2 * case.spec.interval_ms
     periods = (("compact", "min.compaction.lag.ms"), ("compact", "delete.retention.ms"))
     short = any(
         cleanup in case.policy and 0 <= int(configs[setting]) < least_ms
         for cleanup, setting in (*periods, ("delete", "retention.ms"))
     )
-    return short or case.value("min.insync.replicas") > case.found.replication_factor
+    return short or case.value("min.insync.replicas") > case.found.replicas
 
 
 def play(seed: int, *, without: str = "") -> list[str]:

@@ -430,7 +430,7 @@ async def test_a_record_over_the_limit_is_refused_before_anything_is_sent(
         WireRecord(b"later", b"1", []),
     ]
     async with running_sink(kafka.bootstrap) as running:
-        running.sink.limit("t", 200)
+        running.sink.set_limit("t", 200)
         with pytest.raises(
             RecordTooLarge, match=r"record shop/big is too large for topic t: .* 200"
         ) as caught:
@@ -441,7 +441,7 @@ async def test_a_record_over_the_limit_is_refused_before_anything_is_sent(
 
 async def test_what_compresses_below_the_limit_passes(kafka: EmbeddedKafka) -> None:
     async with running_sink(kafka.bootstrap) as running:
-        running.sink.limit("t", 1000)
+        running.sink.set_limit("t", 1000)
         assert await running.sink.deliver(batch("t", 0, "a", padding=100_000)) == Receipt([0])
 
 

@@ -91,13 +91,13 @@ async def test_a_record_that_no_segment_can_hold_is_refused_in_the_name_of_that_
     assert (facts.max_message_bytes, facts.bounded_by) == (1 << 20, "segment.bytes")
     batch = Batch(name, 0, [WireRecord(b"big", os.urandom(1_100_000), [])])
     async with running_sink(plain(kafka_broker)) as running:
-        running.sink.limit(name, 4 << 20)  # as where the configs may not be read
+        running.sink.set_limit(name, 4 << 20)  # as where the configs may not be read
         for by_whom in ("kafka refused it", "compressed it is over segment.bytes, 1048576"):
             with pytest.raises(RecordTooLarge, match=by_whom) as caught:
                 await running.sink.deliver(batch)
             assert caught.value.setting == "segment.bytes"
             assert "max.message.bytes" not in str(caught.value)
-            running.sink.limit(name, facts.max_message_bytes, facts.bounded_by)
+            running.sink.set_limit(name, facts.max_message_bytes, facts.bounded_by)
 
 
 async def test_a_batch_of_exactly_the_limit_passes_and_one_byte_more_does_not(
@@ -112,10 +112,10 @@ async def test_a_batch_of_exactly_the_limit_passes_and_one_byte_more_does_not(
         await asyncio.to_thread(
             kafka_broker.create_topic, name, config={"max.message.bytes": str(size)}
         )
-        running.sink.limit(name, size)
+        running.sink.set_limit(name, size)
         assert await running.sink.deliver(Batch(name, 0, [record])) == Receipt([0])
         assert not any(running.errors(name).values())
-        running.sink.limit(name, size - 1)
+        running.sink.set_limit(name, size - 1)
         with pytest.raises(RecordTooLarge):
             await running.sink.deliver(Batch(name, 0, [record]))
 

@@ -88,7 +88,7 @@ async def test_a_new_topic_has_no_setting_that_takes_records_away(
     )
     facts = await topics.ensure_topic(spec)
     assert facts.created
-    assert facts.append_time
+    assert facts.keeps_ms == 0
     assert {each.setting for each in facts.findings} == {"unclean.leader.election.enable"}
 
 
@@ -108,7 +108,7 @@ async def test_each_hostile_default_is_named_on_a_topic_of_a_former_release_and_
     spec = one(name, interval_s=3600)
     facts = await topics.ensure_topic(spec)
     assert {each.setting for each in facts.findings} == NAMED - {"max.compaction.lag.ms"}
-    assert not facts.append_time
+    assert facts.keeps_ms == 612_000_000
     cure = ",".join(
         f"{setting}={value}"
         for setting, value in {pair for each in facts.findings for pair in each.cure}
@@ -120,7 +120,7 @@ async def test_each_hostile_default_is_named_on_a_topic_of_a_former_release_and_
         f"--entity-name {name} --add-config {cure}",
     )
     cured = await topics.ensure_topic(spec)
-    assert (cured.findings, cured.append_time) == ((), True)
+    assert (cured.findings, cured.keeps_ms) == ((), 0)
     assert await topics.look_again([spec]) == {name: []}
 
 

@@ -315,7 +315,7 @@ class Life:
             statuses=self.statuses,
             settings=settings,
             rng=self.rng,
-            reach=self.wire.reach,
+            make_brokers=self.wire.reach,
         )
 
     def make_control(self) -> Control:

@@ -235,7 +235,7 @@ class Run:
             self,
             packer=Packer(),
             times=RecordTimes(),
-            reach=self.wire.reach,
+            make_brokers=self.wire.reach,
             rng=random.Random(self.rng.random()),
         )
 
@@ -260,10 +260,10 @@ class Run:
             if each.done is not None:
                 each.done(Receipt(each.offsets))
 
-    def answered(self, place: Place, delivery: Delivery, answer: Receipt | Exception) -> None:
+    def settled(self, place: Place, delivery: Delivery, outcome: Receipt | Exception) -> None:
         """A record is too large, as a broker says."""
         if delivery.done is not None:
-            delivery.done(answer)
+            delivery.done(outcome)
 
     # ---- what the brokers tell -------------------------------------------------------------------
 

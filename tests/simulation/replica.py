@@ -110,7 +110,7 @@ class Replica(Suspendable):
                 request_timeout_s=2.0, transaction_timeout_s=world.transaction_timeout_s
             ),
             rng=self.rng,
-            reach=self.wire.reach,
+            make_brokers=self.wire.reach,
         )
         self.control = NotedControl(world, self.wire, sink, self.statuses, self.name, self.rng)
         self.control.replica = self

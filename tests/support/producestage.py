@@ -138,7 +138,7 @@ class Stage:
             statuses=self.statuses,
             settings=ProducerSettings(request_timeout_s=4.0, request_bytes=1000),
             times=times,
-            reach=lambda connection: Cluster(self, connection),
+            make_brokers=lambda connection: Cluster(self, connection),
         )
 
     def deliver(

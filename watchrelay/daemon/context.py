@@ -59,7 +59,7 @@ async def read_limit(topics: Topics, sink: KafkaSink, topic: TopicSpec) -> Topic
     with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
         async with asyncio.timeout(LIMIT_READ_S):
             if (facts := await topics.check_topic(topic)) is not None:
-                sink.limit(topic.name, facts.max_message_bytes, facts.bounded_by)
+                sink.set_limit(topic.name, facts.max_message_bytes, facts.bounded_by)
                 return facts
     return None
 
@@ -124,5 +124,5 @@ class DaemonContext:
 
     def note_topic(self, facts: TopicFacts) -> None:
         """Use the limits of a topic that was looked at, and tell what is wrong with it."""
-        self.sink.limit(facts.name, facts.max_message_bytes, facts.bounded_by)
+        self.sink.set_limit(facts.name, facts.max_message_bytes, facts.bounded_by)
         self.risks.note(facts.name, facts.findings)

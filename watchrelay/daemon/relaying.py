@@ -142,9 +142,9 @@ def make_sharing(context: DaemonContext, clock_watch: ClockWatch) -> Sharing:
 
 async def limit_has_grown(topics: Topics, sink: KafkaSink, topic: TopicSpec) -> bool:
     """Read the size that the topic takes again; whether more fits than before."""
-    before = sink.limit_of(topic.name)
+    before = sink.limits(topic.name).message_bytes
     await read_limit(topics, sink, topic)
-    return sink.limit_of(topic.name) > before
+    return sink.limits(topic.name).message_bytes > before
 
 
 async def is_fit(client: KubeClient, clock_watch: ClockWatch) -> bool:

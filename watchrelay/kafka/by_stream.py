@@ -32,7 +32,7 @@ class ByStream:
         as_written = (("ce_wrstream", only),)
         for record in records:
             if only is not None and tuple(record.headers[_NAMED_AT]) == as_written:
-                # perhaps not its own, if a later header says otherwise: it hides no other stream's
+                # a later header that names another stream is found by those who decode the record
                 found[only].append(record)
                 continue
             named = stream_named(record.headers)

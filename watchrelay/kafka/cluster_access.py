@@ -42,7 +42,6 @@ class ClusterAccess:
     """One cluster. `brokers` is None until it is reached, and after it was left.
 
     Args:
-        make: Makes what knows the cluster.
         prove: Asks new brokers what must be answered before they are used; it may raise KafkaError
             and OSError.
         taken: Called when other brokers are in use, with whether they are by other secrets.
@@ -54,7 +53,7 @@ class ClusterAccess:
         connection: KafkaConnection,
         listener: AccessListener,
         *,
-        make: Callable[[KafkaConnection], Brokers],
+        make_brokers: Callable[[KafkaConnection], Brokers],
         prove: Callable[[Brokers], Awaitable[None]],
         taken: Callable[[bool], None],
         rng: random.Random,
@@ -64,7 +63,7 @@ class ClusterAccess:
         self.brokers: Brokers | None = None
         self.secrets = Secrets(connection.secret_files)
         self._connection, self._listener = connection, listener
-        self._make, self._prove, self._taken, self._rng = make, prove, taken, rng
+        self._make_brokers, self._prove, self._taken, self._rng = make_brokers, prove, taken, rng
         self._reaching = asyncio.Lock()
         self._unreachable: dict[int | None, str] = {}
         """By node why it cannot be reached; None: any broker."""
@@ -124,28 +123,28 @@ class ClusterAccess:
             try:
                 fresh = await self._proven()
             except SinkUnavailable as error:
-                if not self.secrets.in_use:  # by `reach` meanwhile, which reports for itself
+                if not self.secrets.in_use:  # else `reach` took them up, and reports for itself
                     self._listener.report(
                         SECRETS,
                         "the kafka secrets changed and are not usable; keeping the previous ones: "
                         f"{error}",
                     )
                 continue
-            if self.is_away() or self.secrets.in_use:  # `reach` was faster, or will be
-                fresh.close()
+            if self._is_away() or self.secrets.in_use:
+                fresh.close()  # meanwhile they were left, or `reach` took the secrets up
                 continue
             self.close()
             self.secrets.took()
             self._take(fresh)
             self._listener.rebuilt("credentials")
 
-    def is_away(self) -> bool:
-        """There are no brokers to ask."""
+    def _is_away(self) -> bool:
+        """A method, as mypy takes `brokers` for what it was before an await."""
         return self.brokers is None
 
     async def _proven(self) -> Brokers:
         """Raises: SinkUnavailable."""
-        brokers = self._make(self._connection)
+        brokers = self._make_brokers(self._connection)
         try:
             await self._prove(brokers)
         except (KafkaError, OSError) as error:

@@ -165,31 +165,18 @@ class ControlTopic:
         `epochBase` is too high, unless it is to be replaced, and for records that do not fit.
         """
         await self._restored.wait()
-        instance = self._claims[stream] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        instance = self._claims[stream] = self._new_instance()
         lives, read = self._read.lives, self._read.to
         whole, part = stream_and_part(stream)
-        highest = 0
-        if self._state.of(whole).description is None:
-            await self._caught_up.wait()
-        if self._state.of(whole).description is None or replace_description:
-            highest = await highest_epoch()
-        held = self._state.of(whole)  # by now the writer of another part may have described it
-        if (why := self.blocked(stream)) and not replace_description:
-            raise TopicRefused(why)
-        if held.description is None or replace_description:
-            base = max(highest + 1, held.epoch_base or 0)
-            await self.write("stream", whole, {**description, "epochBase": base})
+        await self._describe(whole, description, highest_epoch, replace=replace_description)
         total = int(str(description["partitions"]))
-        value = claim_value(
-            holder=self.holder,
+        offset = await self._append_claim(
+            stream,
             instance=instance,
-            version=__version__,
-            time_ms=self._wall_ms(),
             starting_point=starting_point,
             ids=self._ids(stream, transactional_id),
             partitions=part.partitions(total) if part.of > 1 else None,
         )
-        offset = await self._append("claim", stream, value)
         if self._read.lives != lives or offset < read:
             raise TopicLost(
                 self.topic, f"a claim got offset {offset}, and {read} were read before it"
@@ -206,9 +193,45 @@ class ControlTopic:
         if held.overwritten or held.description != wanted:
             await self.write("stream", whole, wanted)
         if part.of > 1 and held.claimed_by_parts(total):
-            await self._claim_no_partition(whole)
+            # readers that know no parts would believe the index of a former writer
+            await self._append_claim(
+                whole,
+                instance=self._new_instance(),
+                starting_point=None,
+                ids=self._ids(whole),
+                partitions=(),
+            )
         _log.info("stream claimed", extra={"stream": stream, "epoch": epoch, "holder": self.holder})
         return epoch
+
+    async def _describe(
+        self,
+        stream: str,
+        description: dict[str, object],
+        highest_epoch: Callable[[], Awaitable[int]],
+        *,
+        replace: bool,
+    ) -> None:
+        """Describe the whole stream, if it has no description, or that is to be replaced."""
+        if self._state.of(stream).description is None:
+            await self._caught_up.wait()
+        is_due = self._state.of(stream).description is None or replace
+        highest = await highest_epoch() if is_due else 0
+        held = self._state.of(stream)  # by now the writer of another part may have described it
+        if (why := self.blocked(stream)) and not replace:
+            raise TopicRefused(why)
+        if held.description is None or replace:
+            base = max(highest + 1, held.epoch_base or 0)
+            await self.write("stream", stream, {**description, "epochBase": base})
+
+    def _new_instance(self) -> str:
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+
+    async def _append_claim(self, stream: str, **named: Any) -> int:
+        """Args: `named`: what `claim_value` is given of this claim."""
+        now_ms = self._wall_ms()
+        value = claim_value(holder=self.holder, version=__version__, time_ms=now_ms, **named)
+        return await self._append("claim", stream, value)
 
     def altered(self, streams: Iterable[str]) -> list[str]:
         """Those of these streams that this process claimed last and whose description another
@@ -225,7 +248,8 @@ class ControlTopic:
     def _is_newest(self, stream: str, claimed: str) -> bool:
         """Whether the claim of `claimed`, the stream or a part of it, is the newest of them all."""
         held, own = self._state.of(stream), self._claims.get(claimed, "")
-        return held.writer(claimed).instances.get(own) == held.last_claimed >= 0
+        offset = held.writer(claimed).instances.get(own)
+        return offset is not None and offset == held.last_claimed
 
     async def describe_again(self, stream: str) -> None:
         """Write the description of an `altered` stream as this process claimed it.
@@ -253,19 +277,6 @@ class ControlTopic:
                 if stream_and_part(name)[1].overlaps(part, total):
                     known |= dict.fromkeys(writer.ids)
         return [each for each in known if each != transactional_id]
-
-    async def _claim_no_partition(self, stream: str) -> None:
-        """Keep readers that know no parts from believing the index of a former writer."""
-        value = claim_value(
-            holder=self.holder,
-            instance=str(uuid.UUID(int=self._rng.getrandbits(128), version=4)),
-            version=__version__,
-            time_ms=self._wall_ms(),
-            starting_point=None,
-            ids=self._ids(stream),
-            partitions=(),
-        )
-        await self._append("claim", stream, value)
 
     def _writer(self, stream: str) -> WriterControl:
         """What is under the keys of `stream` itself."""
@@ -307,12 +318,12 @@ class ControlTopic:
     def superseded(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
         """A newer claim than that of `epoch` was read, of `stream` or a partition of it. With
         `by_others`, the newest of this process does not count."""
-        # a stream that is not split has its own name there
+        # asked twice for each flush: a whole stream is found without taking its name apart
         held = self._state.streams.get(stream) or self._state.of(stream_and_part(stream)[0])
         if (base := held.epoch_base) is None:
             return False
         own = self._claims.get(stream, "")
-        for each in held.claimants(stream):  # asked twice for each flush
+        for each in held.claimants(stream):
             newer = base + each.claimed > epoch
             if newer and not (by_others and each.instances.get(own) == each.claimed):
                 return True
@@ -394,6 +405,8 @@ class ControlTopic:
         return held.newest_indexes(part)
 
     def _indexed(self, stream: str) -> tuple[StreamControl, Part]:
+        """What holds the index records, and of which part: until a lost topic is restored, the
+        former one where the new one has none."""
         whole, part = stream_and_part(stream)
         held = self._state.of(whole)
         if held.description is None or not held.parts:
@@ -401,15 +414,15 @@ class ControlTopic:
         return held, part
 
     def index_records(self, stream: str) -> dict[str, dict[str, object]]:
-        """All index records of a stream, by the stream or part that wrote them."""
+        """The newest index record of each key: by the stream or part that wrote it, also where that
+        no longer writes."""
         held = self._state.of(stream)
         return {
             name: each.index for name, each in ((stream, held), *held.parts.items()) if each.index
         }
 
     def indexes(self, stream: str) -> dict[str, dict[str, object]]:
-        """The newest index record of the stream, or of each part that now writes it; {} of those
-        that have none."""
+        """As `index_records`, of those that write the stream now; {} of one that has none."""
         held = self._state.of(stream)
         claimants = {each.claimed for each in self._claimants(stream)}
         return {
@@ -551,14 +564,14 @@ class ControlTopic:
     def take(self, record: Any) -> None:
         """The next record."""
         self.taken += 1
-        forgotten = self._state.forgotten
+        had_forgotten = self._state.forgotten > 0
         try:
             refuse_unreadable(dict(record.headers))
             if odd := self._state.read(record.offset, record.key, record.value):
                 self._warn("control record has fields that cannot be used", record, odd)
         except RecordRefused as error:
             self._warn("control record ignored", record, str(error))
-        if self._state.forgotten > forgotten == 0:
+        if self._state.forgotten and not had_forgotten:
             extra = {"topic": self.topic, "offset": record.offset, "hint": _HINT}
             _log.warning(
                 "control topic holds too much, its oldest claims are forgotten", extra=extra

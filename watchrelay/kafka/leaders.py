@@ -12,10 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, Protocol
 
-from watchrelay.kafka.client import (
-    KafkaConnectionError,
-    KafkaError,
-)
+from watchrelay.kafka.client import KafkaConnectionError, KafkaError
 from watchrelay.kafka.client.brokers import Brokers
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.error_codes import error_of
@@ -49,7 +46,7 @@ class Leaders:
         make_link: Makes one that is not open.
         found: Called with each partition that waited for its leader.
         topics: Those to ask for when other brokers are proven.
-        reach: Makes what knows the cluster; in tests another one.
+        make_brokers: In tests another one.
         transactional_id: The identity is that of this id; "": one is asked for.
     """
 
@@ -62,7 +59,7 @@ class Leaders:
         make_link: Callable[[], Link],
         found: Callable[[Partition], None],
         topics: Callable[[], set[str]],
-        reach: Callable[[KafkaConnection], Brokers],
+        make_brokers: Callable[[KafkaConnection], Brokers],
         rng: random.Random,
         transactional_id: str,
     ) -> None:
@@ -71,7 +68,7 @@ class Leaders:
         self.access = ClusterAccess(
             connection,
             listener,
-            make=reach,
+            make_brokers=make_brokers,
             prove=self._prove,
             taken=self._use_brokers,
             rng=rng,
@@ -88,10 +85,11 @@ class Leaders:
         """Since when each waits for its leader (loop time)."""
         self._wanted = asyncio.Event()
         """A partition has begun to wait for its leader."""
-        self._metadata = Counter[str]()
-        """How often metadata was taken, by topic."""
-        self._found_in: dict[Partition, int] = {}
-        """The number of its topic's metadata that may name its leader; older ones do not."""
+        self._refreshes = Counter[str]()
+        """By topic, how often metadata was taken."""
+        self._trusted_from: dict[Partition, int] = {}
+        """By partition whose leader was doubted, the refresh of its topic from which on metadata is
+        trusted."""
         self._links: dict[int, Link] = {}
         self._retired: set[Link] = set()
         """Links of former secrets, or whose session ends: they are answered, and get no further
@@ -130,11 +128,11 @@ class Leaders:
     def doubt(self, partition: Partition) -> None:
         """The leader that is known is not it."""
         self._ways.pop(partition, None)
-        self._found_in[partition] = self._metadata[partition.place.topic] + 1
+        self._trusted_from[partition] = self._refreshes[partition.place.topic] + 1
 
     def forget(self, partition: Partition) -> None:
         """It is not sent."""
-        for known in (self._ways, self._found_in, self._leaderless):
+        for known in (self._ways, self._trusted_from, self._leaderless):
             known.pop(partition, None)
 
     def forget_topic(self, topic: str) -> None:
@@ -188,7 +186,7 @@ class Leaders:
 
     def _use_brokers(self, by_other_secrets: bool) -> None:
         """Batches leave by new links, and those of former secrets end when they are answered."""
-        self._metadata.update(self._topics())
+        self._refreshes.update(self._topics())
         if by_other_secrets:
             self._retired |= set(self._links.values())
             self._links.clear()
@@ -203,14 +201,14 @@ class Leaders:
     async def refresh(self, brokers: Brokers, topics: Collection[str]) -> None:
         """Raises: KafkaError, OSError."""
         await brokers.refresh(topics)
-        self._metadata.update(topics)
+        self._refreshes.update(topics)
 
     # ---- leaders ---------------------------------------------------------------------------------
 
     def _leader_of(self, partition: Partition) -> int:
         """The node id of the leader; -1 while it is not known."""
         brokers, topic = self.access.brokers, partition.place.topic
-        if brokers is None or self._found_in.get(partition, 0) > self._metadata[topic]:
+        if brokers is None or self._trusted_from.get(partition, 0) > self._refreshes[topic]:
             return -1
         node = brokers.leader(*partition.place)
         return -1 if node is None else node
@@ -257,7 +255,7 @@ class Leaders:
                 async with asyncio.timeout(wait_s):
                     await self._wanted.wait()
                 wait_s = _FIND_MIN_S
-                await asyncio.sleep(_FIND_MIN_S)
+                await asyncio.sleep(_FIND_MIN_S)  # partitions begin to wait in numbers
             except TimeoutError:
                 wait_s = min(_FIND_MAX_S, wait_s * 2)
         access.all_well()
@@ -295,12 +293,9 @@ class Leaders:
                 del self._opening[node]
             if self._leaderless:  # else the leader moved meanwhile, and nothing would take it back
                 self.access.complain(node, error)
-            if loop.time() - self._left_s >= _LEAVE_EVERY_S and (
-                isinstance(error, ssl.SSLError)
-                or not isinstance(error, OSError | KafkaConnectionError)
-            ):
+            if loop.time() - self._left_s >= _LEAVE_EVERY_S and _may_be_of_secrets(error):
                 self._left_s = loop.time()
-                self.access.leave(brokers, error)  # perhaps its secrets are not those of today
+                self.access.leave(brokers, error)
                 self._wanted.set()
             return
         if self._opening.get(node) is not brokers:  # other secrets are in use, or it was cut
@@ -334,3 +329,9 @@ class Leaders:
                     self._listener.rebuilt("watchdog")
                     link.abort()
             self._end_idle_links()
+
+
+def _may_be_of_secrets(error: Exception) -> bool:
+    """Whether a broker that was reached may refuse the secrets in use, which are not today's."""
+    is_away = isinstance(error, OSError | KafkaConnectionError)
+    return isinstance(error, ssl.SSLError) or not is_away

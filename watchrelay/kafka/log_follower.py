@@ -167,8 +167,9 @@ class LogFollower:
                     log.next[partition] = max(position, log.next[partition])
             if not fetched:
                 break
-            records_read = sum(map(len, fetched.values()))
-            not_full += records_read < RECORDS_AT_ONCE and not may_have_more(reading.consumer)
+            is_full = sum(map(len, fetched.values())) >= RECORDS_AT_ONCE
+            if not is_full and not may_have_more(reading.consumer):
+                not_full += 1
             if self._urgent():  # who takes over does not wait for the rest of all logs
                 self._tell_lag(reading)
         self._tell_lag(reading)
@@ -185,8 +186,8 @@ class LogFollower:
                 log.lost(f"{type(error).__name__}: {error}")
 
     def _current(self, place: TopicPartition, position: int) -> list[FollowedLog]:
-        """The logs that have read what is before the consumer's position: one that was added since
-        the partitions were assigned may have not."""
+        """The logs that take what the consumer reads at `position`: one that was added since the
+        partitions were assigned may have to read from further back first."""
         logs, partition = self._topics.get(place.topic, ()), place.partition
         return [log for log in logs if log.next.get(partition, -1) >= position]
 

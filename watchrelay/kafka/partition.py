@@ -86,11 +86,12 @@ appends. (3 and 6 come also when a partition moves while its replicas are waited
 
 _PAUSE_S, _PAUSE_MAX_S, _DENIED_MAX_S = 0.05, 5.0, 30.0
 _TRIES = 3
-"""The number of these for a batch after which the leader is in doubt."""
+"""A batch was sent this often, without success: its leader is in doubt."""
 _LOOKS = 10
-"""How often a batch is sent, in some 20 s, that is in the log by the broker's word, not found."""
+"""A batch that the broker calls a duplicate, but that is not found, is not in the log after it was
+sent this often, in some 20 s."""
 
-Answered = Callable[[Receipt | Exception], None]
+Done = Callable[[Receipt | Exception], None]
 
 
 @dataclass(slots=True)
@@ -104,7 +105,8 @@ class TopicLimits:
 
 
 class PackedBatch(Protocol):
-    """Packed records. See client/record_batch.py."""
+    """Packed records. See client/record_batch.py. `unresolved`: an attempt to send it may be in the
+    log. `tries`: the number of attempts."""
 
     count: int
     raw_bytes: int
@@ -121,7 +123,8 @@ class PackedBatch(Protocol):
 
 
 class Pack(Protocol):
-    """As `Packer.pack`."""
+    """As `Packer.pack`: the result is a batch of the first records, or the index of a record that
+    is too large by itself."""
 
     def __call__(
         self, records: Sequence[WireRecord], *, most: int, limits: TopicLimits, now_ms: int
@@ -129,18 +132,18 @@ class Pack(Protocol):
 
 
 class Delivery:
-    """A batch of one stream, from when it is sent until it is answered. `offsets` are those of its
+    """A batch of one stream, from when it is sent until it is settled. `offsets` are those of its
     acknowledged records. `done` None: it was withdrawn, the outcome is unknown.
 
     `since_s`: since when it is being delivered (loop time), however often it is sent. `shown_s`:
-    where it takes too long, and that is shown, when it is counted again.
+    None until it is shown that it takes too long; then from when on that is counted again.
     """
 
     __slots__ = ("batch", "done", "offsets", "shown_s", "since_s")
 
-    def __init__(self, batch: Batch, done: Answered, since_s: float) -> None:
+    def __init__(self, batch: Batch, done: Done, since_s: float) -> None:
         self.batch, self.since_s = batch, since_s
-        self.done: Answered | None = done
+        self.done: Done | None = done
         self.offsets: list[int] = []
         self.shown_s: float | None = None
 
@@ -169,11 +172,11 @@ class Phase(Enum):
 
 
 class Appended(NamedTuple):
-    """The batch is in the log from offset `first` on; what was written before ends at `behind`, as
-    far as it is known. Call `acked`."""
+    """The batch is in the log from offset `first` on; before, that was known up to offset
+    `known_end`. Call `acked`."""
 
     first: int
-    behind: int
+    known_end: int
 
 
 class Refused(NamedTuple):
@@ -206,8 +209,9 @@ Effect = Appended | Refused | Pause | Locate | Renew
 
 
 class Partition:
-    """Of `deliveries` the first `in_flight` have records in `batch`. The sender sets the phase
-    from IDLE to QUEUED, then calls `pack` if there is no `batch`, and `take`.
+    """The deliveries to one partition, in order, and the `batch` in flight, in which the first
+    `in_flight` of them have records. The sender sets the phase from IDLE to QUEUED, then calls
+    `pack` if there is no `batch`, and `take`.
 
     Args:
         transactional: Batches are sent within transactions.
@@ -281,30 +285,30 @@ class Partition:
             return None
         batch = pack(records, most=self.most, limits=limits, now_ms=now_ms)
         if isinstance(batch, int):
-            for delivery in self.deliveries:
-                if batch < len(delivery.left):
-                    self.deliveries.remove(delivery)
-                    return delivery, _too_large(delivery, len(delivery.offsets) + batch, limits)
-                batch -= len(delivery.left)
-            raise AssertionError("a record of no delivery")
+            number, index = self._find(batch)
+            delivery = self.deliveries[number]
+            del self.deliveries[number]
+            return delivery, _too_large(delivery, index, limits)
         self.batch, batch.packed_s = batch, now_s
-        self.in_flight = reached if batch.count == len(records) else self._reached_by(batch.count)
+        is_whole = batch.count == len(records)
+        self.in_flight = reached if is_whole else self._find(batch.count - 1)[0] + 1
         return None
 
-    def _reached_by(self, count: int) -> int:
-        """The number of the first deliveries that have `count` records together, or more."""
-        for number, delivery in enumerate(self.deliveries, 1):
-            count -= len(delivery.left)
-            if count <= 0:
-                return number
-        raise AssertionError("a batch of more records than there are")
+    def _find(self, index: int) -> tuple[int, int]:
+        """Which delivery has the record at `index` of all that are left, and where in its batch."""
+        for number, delivery in enumerate(self.deliveries):
+            if index < len(delivery.left):
+                return number, len(delivery.offsets) + index
+            index -= len(delivery.left)
+        raise AssertionError("a record of no delivery")
 
     def take(self) -> bytes:
         """The bytes of the batch in flight, to send now; b"" where there is none, or no longer."""
         batch = self.batch
-        if batch is None or self.phase is not Phase.QUEUED:
-            if self.phase is Phase.QUEUED:
-                self.phase = Phase.IDLE
+        if self.phase is not Phase.QUEUED:
+            return b""
+        if batch is None:
+            self.phase = Phase.IDLE
             return b""
         if not batch.data:
             assert self.identity is not None, "a partition is sent under an identity"
@@ -425,9 +429,9 @@ class Partition:
 
     def _appended(self, first: int) -> Appended:
         assert self.batch is not None, "a batch is appended"
-        behind, self.expected = self.expected, first + self.batch.count
+        known_end, self.expected = self.expected, first + self.batch.count
         self.phase = Phase.APPENDED
-        return Appended(first, behind)
+        return Appended(first, known_end)
 
     def _pause(self, step: Step) -> Pause:
         self.phase = Phase.PAUSED

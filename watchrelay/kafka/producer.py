@@ -28,9 +28,9 @@ from watchrelay.kafka.errors import SIZE_SETTINGS
 from watchrelay.kafka.leaders import LeaderListener, Leaders
 from watchrelay.kafka.partition import (
     STEPS,
-    Answered,
     Appended,
     Delivery,
+    Done,
     Effect,
     Identity,
     Locate,
@@ -81,19 +81,28 @@ class ProducerListener(LeaderListener, Protocol):
         cannot be of the topic that was opened."""
         ...
 
-    def answered(self, place: Place, delivery: Delivery, answer: Receipt | Exception) -> None:
+    def settled(self, place: Place, delivery: Delivery, outcome: Receipt | Exception) -> None:
         """A delivery is off the queue: a record of it is too large, or its stream is fenced."""
         ...
 
 
 class Policy(Protocol):
-    """When batches are sent and acknowledged, if not each by itself. See `Transactions`."""
+    """When batches are sent and acknowledged, if not each by itself. See `Transactions`. `id`: the
+    transactional id."""
 
     id: str
 
-    def covers(self, partition: Partition) -> bool: ...
-    def passes(self, partition: Partition, effect: Effect) -> bool: ...
-    def left(self, partition: Partition) -> None: ...
+    def covers(self, partition: Partition) -> bool:
+        """Whether the next batch of the partition may be sent now; else it is enqueued later on."""
+        ...
+
+    def passes(self, partition: Partition, effect: Effect) -> bool:
+        """Take the effect of an answer. False: the policy performs it, or something else."""
+        ...
+
+    def left(self, partition: Partition) -> None:
+        """Nothing of the partition is sent now."""
+        ...
 
 
 class Producer:
@@ -106,7 +115,7 @@ class Producer:
         packer: It is used for each batch.
         times: Whether the time of a record is right; it learns of those that brokers give.
         policy: None: each batch by itself.
-        reach: Makes what knows the cluster; in tests another one.
+        make_brokers: In tests another one.
     """
 
     partition_class: type[Partition] = Partition
@@ -121,7 +130,7 @@ class Producer:
         packer: Packer,
         times: RecordTimes,
         policy: Policy | None = None,
-        reach: Callable[[KafkaConnection], Brokers] = Brokers,
+        make_brokers: Callable[[KafkaConnection], Brokers] = Brokers,
         rng: random.Random | None = None,
     ) -> None:
         self.settings, self.listener = settings, listener
@@ -134,7 +143,7 @@ class Producer:
             make_link=self._make_link,
             found=self._enqueue_again,
             topics=lambda: {place.topic for place in self.partitions},
-            reach=reach,
+            make_brokers=make_brokers,
             rng=self._rng,
             transactional_id="" if policy is None else policy.id,
         )
@@ -162,7 +171,7 @@ class Producer:
             # transports close their sockets in the next turn of the loop
             await asyncio.sleep(0)
 
-    def send(self, batch: Batch, done: Answered) -> Delivery:
+    def send(self, batch: Batch, done: Done) -> Delivery:
         """Append the records; `done` is called once, in a later step of the loop."""
         delivery = Delivery(batch, done, asyncio.get_running_loop().time())
         if not self._is_cut:
@@ -201,7 +210,7 @@ class Producer:
         for place in forgotten:
             self.drop(place)
         if forgotten:
-            self.leaders.identity = None
+            self.leaders.identity = None  # a new topic of the name must be begun by another
         self.leaders.forget_topic(topic)
         return forgotten
 
@@ -267,6 +276,7 @@ class Producer:
                 asyncio.get_running_loop().call_soon(self._flush)
 
     def _enqueue_again(self, partition: Partition) -> None:
+        """It waited for a link: for another one, or none if all of it was withdrawn meanwhile."""
         if partition.phase is Phase.QUEUED:
             partition.phase = Phase.IDLE
         self.enqueue(partition)
@@ -314,8 +324,8 @@ class Producer:
             and (now_ms := self.stamp_ms(partition)) is not None
         ):
             pack, now_s = self._packer.pack, asyncio.get_running_loop().time()
-            while (refused := partition.pack(pack, now_ms, now_s)) is not None:
-                self.listener.answered(partition.place, *refused)
+            while (too_large := partition.pack(pack, now_ms, now_s)) is not None:
+                self.listener.settled(partition.place, *too_large)
         data = partition.take()
         if partition.phase is Phase.IDLE and self._policy is not None:
             self._policy.left(partition)
@@ -385,8 +395,8 @@ class Producer:
         setting = SIZE_SETTINGS.get(for_code(code))
         if setting is not None:
             partition.limits.bounded_by = setting
-            if (refused := partition.halve()) is not None:
-                self.listener.answered(partition.place, *refused)
+            if (too_large := partition.halve()) is not None:
+                self.listener.settled(partition.place, *too_large)
             return
         # a batch of the same age may be too old, or too far in the future, for the topic
         partition.put_back()

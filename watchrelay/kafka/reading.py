@@ -58,8 +58,8 @@ COMMITTED: Final[Mapping[str, Any]] = {
 Take = Callable[[TopicPartition, Sequence[Any]], object]
 """Gets records as aiokafka gives them (offset, timestamp, key, value, headers), never none."""
 Lost = Callable[[TopicPartition, str], bool | None]
-"""Called with a partition whose topic is another than was read, and the reason; whether it is read
-as it is now."""
+"""Called with a partition whose topic is another than was read, and the reason. True: it is read on
+as it is now; else what came of it is passed over."""
 
 
 async def through_outages(
@@ -187,7 +187,7 @@ class Reading:
         return {
             place: records
             for place, records in fetched.items()
-            if self._is_in_order(place, records[0].offset)
+            if self._is_read_on(place, records[0].offset)
         }
 
     def move(self) -> dict[TopicPartition, int]:
@@ -197,7 +197,7 @@ class Reading:
         moved: dict[TopicPartition, int] = {}
         for place, cursor in self.cursors.items():
             position, former = position_if_known(self.consumer, place), cursor.next
-            if position is not None and position != former and self._is_in_order(place, position):
+            if position is not None and position != former and self._is_read_on(place, position):
                 moved[place], cursor.next = former, position
         return moved
 
@@ -230,7 +230,9 @@ class Reading:
                     if place in held:
                         raise held[place]
 
-    def _is_in_order(self, place: TopicPartition, offset: int) -> bool:
+    def _is_read_on(self, place: TopicPartition, offset: int) -> bool:
+        """Whether the partition is read on at `offset`: where that goes back, as `lost` decides.
+        Raises: what `lost` raises."""
         read, lost = self.cursors[place].next, self._lost
         if lost is None or offset >= read:
             return True

@@ -106,9 +106,9 @@ class RecordTimes:
 
     def refused(self, topic: str) -> str:
         """Why brokers refuse the time of a record, and the cure."""
-        offset_s = self.offset.suspected_s(self.now_s(), self.wall_ms())
-        is_off = offset_s is not None and abs(offset_s) >= SHOWN_FROM_S
-        known = off_by(offset_s) if offset_s is not None and is_off else "wrong, or the brokers' is"
+        offset_s = self.offset.suspected_s(self.now_s(), self.wall_ms()) or 0.0
+        is_off = abs(offset_s) >= SHOWN_FROM_S
+        known = off_by(offset_s) if is_off else "wrong, or the brokers' is"
         return (
             "kafka refuses the time that this machine's clock gives to records "
             f"(INVALID_TIMESTAMP): the clock is {known}; {self.cure(topic)}"

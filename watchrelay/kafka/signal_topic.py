@@ -87,7 +87,7 @@ class SignalTopic:
         self._take = take
         self._now_s, self._wall_ms = now_s, wall_ms
         self._batch_ms: int | None = None
-        """The wall clock at the first record since `moved`."""
+        """The wall clock at the first record since `moved`: records of one answer came then."""
         self._live_from: dict[int, int] = {}
         """By partition, the offset of the first record that is no backlog."""
         self._taken: dict[int, float] = {}

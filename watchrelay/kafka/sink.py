@@ -18,7 +18,7 @@ from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.client.metadata import NO_ID
 from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.errors import GONE, SIZE_SETTINGS, UNTIMELY, explain, subject_of
-from watchrelay.kafka.partition import Answered, Appended, Delivery, Partition, Place, TopicLimits
+from watchrelay.kafka.partition import Appended, Delivery, Done, Partition, Place, TopicLimits
 from watchrelay.kafka.producer import Producer, ProducerSettings
 from watchrelay.kafka.record_times import RecordTimes
 from watchrelay.kafka.topic_incarnation import TopicIncarnations
@@ -32,7 +32,7 @@ from watchrelay.observe.status import StatusRegistry
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_DEFAULT = 1_048_588
-"""Kafka's default of `max.message.bytes`, assumed of a topic until `limit` is called."""
+"""Kafka's default of `max.message.bytes`, assumed of a topic until `set_limit` is called."""
 
 _LOOK_EVERY_S = 30.0
 _WATCH_EVERY_S = 1.0
@@ -66,9 +66,9 @@ class KafkaSink:
         settings: ProducerSettings | None = None,
         times: RecordTimes | None = None,
         rng: random.Random | None = None,
-        reach: Callable[[KafkaConnection], Brokers] = Brokers,
+        make_brokers: Callable[[KafkaConnection], Brokers] = Brokers,
     ) -> None:
-        """Args: `reach` as of Producer."""
+        """Args: `make_brokers` as of Producer."""
         self._connection = connection
         self._metrics = metrics
         self._settings = settings or ProducerSettings()
@@ -76,7 +76,7 @@ class KafkaSink:
         self._options: dict[str, Any] = {
             "packer": Packer(),
             "times": self.times,
-            "reach": reach,
+            "make_brokers": make_brokers,
             "rng": rng or random.Random(),
         }
         self._producer = Producer(connection, self._settings, self, **self._options)
@@ -103,7 +103,7 @@ class KafkaSink:
 
     # ---- the port --------------------------------------------------------------------------------
 
-    def send(self, batch: Batch, done: Answered) -> Delivery:
+    def send(self, batch: Batch, done: Done) -> Delivery:
         """Append all records in order, however long it takes; `done` is called once, in a later
         step of the loop, with a Receipt when all are acknowledged.
 
@@ -132,21 +132,21 @@ class KafkaSink:
 
     async def deliver(self, batch: Batch) -> Receipt:
         """As `send`. Cancelling withdraws the batch. Raises: RecordTooLarge."""
-        answered: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
+        settled: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
 
-        def done(answer: Receipt | Exception) -> None:
-            if not answered.cancelled():  # it is until the `finally` below runs
-                answered.set_result(answer)
+        def done(outcome: Receipt | Exception) -> None:
+            if not settled.cancelled():  # the caller may be cancelled, and not have withdrawn yet
+                settled.set_result(outcome)
 
         delivery = self.send(batch, done)
         try:
-            answer = await answered
+            outcome = await settled
         finally:
-            if answered.cancelled():
+            if settled.cancelled():
                 self.withdraw(delivery)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def open(
         self, topic: str, stream: str, lost: Lost, *, made: bool, topic_id: bytes = NO_ID
@@ -168,7 +168,7 @@ class KafkaSink:
         )
         if made or others:
             self._incarnations.forget(topic)
-        if others:
+        if others:  # which write a former topic of the name
             self._forget(topic)
         self._incarnations.expect(topic, topic_id)
         self._topic_lost(topic, "it was missing and was recreated", others)
@@ -244,15 +244,13 @@ class KafkaSink:
         known = [each.partitions.get(Place(topic, partition)) for each in self._producers]
         return max((each.log_start for each in known if each is not None), default=0)
 
-    def limit(self, topic: str, message_bytes: int, bounded_by: str = "max.message.bytes") -> None:
+    def set_limit(
+        self, topic: str, message_bytes: int, bounded_by: str = "max.message.bytes"
+    ) -> None:
         """Tell the largest batch that the topic takes, by which setting, as often as it is read."""
         known = self.limits(topic)
         known.message_bytes, known.bounded_by = message_bytes, bounded_by
         known.batch_bytes = self._settings.batch_bytes
-
-    def limit_of(self, topic: str) -> int:
-        """The largest batch that the topic takes, as far as it is known."""
-        return self.limits(topic).message_bytes
 
     def hold_while(self, held: Callable[[], bool]) -> None:
         """Ask `held` before each produce request is written: while it is true none leaves."""
@@ -300,8 +298,8 @@ class KafkaSink:
 
     def acked(self, partition: Partition, appended: Appended) -> None:
         """See `ProducerListener`."""
-        place, (first, behind) = partition.place, appended
-        if first < behind and (why := self._contradiction(partition, first, behind)):
+        place, (first, known_end) = partition.place, appended
+        if first < known_end and (why := self._contradiction(partition, first, known_end)):
             partition.forget()
             # what follows from a lost topic cuts connections: not while one of them is read
             asyncio.get_running_loop().call_soon(self._lose, place.topic, why)
@@ -318,20 +316,22 @@ class KafkaSink:
         metrics.produce_duration_seconds.observe(now_s - batch.packed_s)
         self._written.note(place, first, first + batch.count)
         for delivery in partition.acked(first):
-            self.answered(place, delivery, Receipt(delivery.offsets))
+            self.settled(place, delivery, Receipt(delivery.offsets))
 
-    def _contradiction(self, partition: Partition, first: int, behind: int) -> str:
-        """Why the offset cannot be of the topic that a stream opened, "" if it can."""
+    def _contradiction(self, partition: Partition, first: int, known_end: int) -> str:
+        """Why the offset cannot be of the topic that one of the streams opened, "" if it can."""
         streams = [each.batch.stream for each in partition.deliveries][: partition.in_flight]
-        whys = (self._writers.contradicts(partition.place, each, first, behind) for each in streams)
+        whys = (
+            self._writers.contradicts(partition.place, each, first, known_end) for each in streams
+        )
         return next(filter(None, whys), "")
 
-    def answered(self, place: Place, delivery: Delivery, answer: Receipt | Exception) -> None:
+    def settled(self, place: Place, delivery: Delivery, outcome: Receipt | Exception) -> None:
         """See `ProducerListener`."""
         if delivery.done is not None:
             if delivery.shown_s is not None or self._troubles.held:
                 self._troubles.closed(place, delivery)
-            delivery.done(answer)
+            delivery.done(outcome)
 
     def noted(self, place: Place, offset: int) -> None:
         """See `TransactionListener`."""
@@ -345,8 +345,7 @@ class KafkaSink:
             return
         if isinstance(error, GONE):
             self._incarnations.hurry()
-        waits_long = self._troubles.waits_long(place)
-        if waits_long or (waits_long is not None and not retriable):
+        if self._troubles.is_awaited(place, overdue=retriable):
             hint = self.times.refused(place.topic) if isinstance(error, UNTIMELY) else ""
             self._troubles.began(explain(error, place, hint))
 

@@ -11,7 +11,7 @@ from typing import Final
 from watchrelay.core.errors import TopicRefused
 from watchrelay.core.text import counted, listed
 from watchrelay.core.trouble import Cause, Trouble
-from watchrelay.kafka.topic_settings import MAX_LAG, MIN_LAG, SETTINGS, Judged, TopicKind
+from watchrelay.kafka.topic_settings import MAX_LAG, MIN_LAG, SETTINGS, FoundTopic, TopicKind
 
 RETENTION_MS_DEFAULT: Final = 604_800_000
 """Kafka's default of `retention.ms`, assumed of a topic whose configs cannot be read."""
@@ -55,18 +55,6 @@ class TopicSpec:
         return {name: value for name, value in created if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTopic:
-    """A topic as the brokers describe it.
-
-    `replication_factor` is the least of its partitions'; `configs` is None if not readable.
-    """
-
-    partitions: int
-    replication_factor: int
-    configs: Mapping[str, str] | None
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
     """What is wrong with a topic that is used all the same: why, and the configs that cure it.
@@ -91,8 +79,8 @@ class TopicFacts:
 
     `partitions` is what the topic has, which may be more than the stream uses; `checked` is
     False when its configs could not be read; `topic_id` is empty on brokers without ids.
-    `max_message_bytes` is what the setting `bounded_by` accepts, the least of all sizes.
-    `append_time`: the brokers give its records their time. `keeps_ms` is as `kept_by_own_time`.
+    `max_message_bytes` is what the setting `bounded_by` accepts, the least of all sizes. `keeps_ms`
+    is as `kept_by_own_time`.
     """
 
     name: str
@@ -103,7 +91,6 @@ class TopicFacts:
     created: bool
     findings: tuple[Finding, ...] = ()
     topic_id: bytes = b""
-    append_time: bool = False
     keeps_ms: int = 0
     bounded_by: str = "max.message.bytes"
 
@@ -167,10 +154,9 @@ def findings(spec: TopicSpec, found: FoundTopic) -> tuple[tuple[Finding, ...], t
     """The settings for which a topic is refused before a stream starts on it, and what else is
     wrong with it."""
     faults, doubts = list[Finding](), [*_shape_findings(spec, found)]
-    topic = Judged(spec, found.replication_factor, found.configs or {})
     for row in SETTINGS:
-        if why := row.wrong(topic):
-            value, cure = topic.configs[row.name], tuple(row.cured(topic).items())
+        if why := row.wrong(spec, found):
+            value, cure = found.configs[row.name], tuple(row.cured(spec, found).items())
             finding = Finding(spec.name, why, row.name, value, cure)
             (faults if spec.kind in row.refuses else doubts).append(finding)
     return tuple(faults), tuple(doubts)
@@ -188,7 +174,7 @@ def _shape_findings(spec: TopicSpec, found: FoundTopic) -> Iterable[Finding]:
                 "all of them"
             )
         yield Finding(spec.name, why)
-    if found.replication_factor == 1 < spec.replication_factor:
+    if found.replicas == 1 < spec.replication_factor:
         why = (
             "records are lost with their broker; add replicas with kafka-reassign-partitions.sh, "
             "or set kafka.replicationFactor to 1"
@@ -215,7 +201,8 @@ def _trouble(same: list[Finding], servers: str) -> Trouble:
     first, names = same[0], list(dict.fromkeys(each.topic for each in same))
     values = list(dict.fromkeys(each.value for each in same))
     shown = ", ".join(values[:_SHOWN]) + (" and others" if len(values) > _SHOWN else "")
-    subject = f"topic{'s'[: len(names) > 1]} {listed(names, shown=_SHOWN, what='topic')}"
+    noun = "topic" if len(names) == 1 else "topics"
+    subject = f"{noun} {listed(names, shown=_SHOWN, what='topic')}"
     text, cure = f"{subject}: {replace(first, value=shown).text}", ""
     if first.cure:
         one = len(names) == 1
@@ -246,7 +233,7 @@ def without_refused(configs: Mapping[str, str], why: str) -> dict[str, str] | No
     return rest if len(rest) < len(configs) else None
 
 
-def kept_by_own_time(topic: Judged) -> int:
+def kept_by_own_time(topic: FoundTopic) -> int:
     """For how long a topic keeps a record after the time that its writer gave it, in milliseconds;
     0: always, or the brokers give the time. Configs that cannot be read are Kafka's defaults."""
     if not (topic.by_clients_clock and topic.forgets):

@@ -66,8 +66,8 @@ class TopicFollower:
     """Follows one topic, its first partition or `every_partition`. Use: `run()` as a task; again
     after it raised.
 
-    `batch_bytes_max`: of a record batch, unpacked; a larger one is passed over as a record that
-    cannot be read.
+    `name`: what the topic is, a `Cause`, under which is reported what is wrong. `batch_bytes_max`:
+    of a record batch, unpacked; a larger one is passed over as a record that cannot be read.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class TopicFollower:
             for place, records in fetched.items():
                 for record in records:
                     await reading.turns.pause()  # to unpack a large record is a turn of its own
-                    await self._same_log(reading, place, record.offset)
+                    await self._note_taken(reading, place, record.offset)
                     self._handler.take(record)
             for place in reading.move():
                 self._handler.moved(self.parts[place.partition].next)
@@ -194,7 +194,7 @@ class TopicFollower:
         known = reading.consumer.partitions_for_topic(self._topic) or ()
         return len(known) > len(reading.cursors)
 
-    async def _same_log(self, reading: Reading, place: TopicPartition, offset: int) -> None:
+    async def _note_taken(self, reading: Reading, place: TopicPartition, offset: int) -> None:
         """Note that the record at `offset` is taken; lose the topic where it follows others than
         those that were taken: brokers lost some, and have others in their place. Raises:
         KafkaError."""

@@ -26,7 +26,7 @@ Failed = Callable[[SinkUnavailable, float], None]
 
 
 class _AllServedError(Exception):
-    """No request waits for the rest of a topic."""
+    """Raised within `RangeReader.run`, which it ends: no request waits for the rest of a topic."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +132,7 @@ class TopicReads:
         requests = [each for each in entry.requests if not each.is_done]
         by_stream = ByStream({each.stream: each.keys for each in requests})
 
-        def take(partition: int, records: Sequence[Any]) -> None:
+        def take(partition: int, records: Sequence[Any]) -> None:  # called by `reading`
             if not records:
                 return
             waiting = [each for each in requests if not each.is_done]
@@ -163,9 +163,10 @@ class TopicReads:
 
 def _union(spans: Sequence[OffsetRange]) -> list[OffsetRange]:
     """By partition, one range that has all of them."""
-    union: dict[int, Cursor] = {}
+    by_partition: dict[int, list[OffsetRange]] = {}
     for span in spans:
-        cursor = union.setdefault(span.partition, span.cursor(0))
-        cursor.next = min(cursor.next, span.cursor(0).next)
-        cursor.end = max(cursor.end or 0, span.stop)
-    return [OffsetRange(each, at.next, at.end or 0) for each, at in union.items()]
+        by_partition.setdefault(span.partition, []).append(span)
+    return [
+        OffsetRange(each, min(span.cursor(0).next for span in own), max(span.stop for span in own))
+        for each, own in by_partition.items()
+    ]

@@ -32,6 +32,7 @@ class TopicRisks:
         self._unlogged: set[Finding] = set()
         self._is_due = False
         self._counted: set[str] = set()
+        """Settings that a topic has had, so that their number of topics is shown when it is 0."""
         self._noted: dict[str, set[Finding]] = {}
         """By topic in use, what is in the log and shown nowhere."""
 
@@ -55,15 +56,16 @@ class TopicRisks:
             gone = [name for name in self._found if name not in of]
             self._noted = {name: noted for name, noted in self._noted.items() if name in of}
         seen = {
-            name: tuple(each for each in topic if each.setting) for name, topic in found.items()
+            name: tuple(each for each in findings if each.setting)
+            for name, findings in found.items()
         }
         is_news = False
-        for name, topic in {**seen, **dict.fromkeys(gone, ())}.items():
+        for name, findings in {**seen, **dict.fromkeys(gone, ())}.items():
             before = self._found.pop(name, ())
-            if topic:
-                self._found[name] = topic
-            is_news = is_news or topic != before
-            if new := set(topic) - set(before):
+            if findings:
+                self._found[name] = findings
+            is_news = is_news or findings != before
+            if new := set(findings) - set(before):
                 if not self._unlogged:
                     asyncio.get_running_loop().call_later(_LOGGED_AFTER_S, self._log)
                 self._unlogged |= new
@@ -72,7 +74,7 @@ class TopicRisks:
             asyncio.get_running_loop().call_later(_SHOWN_AFTER_S, self._show)
 
     def _all(self) -> set[Finding]:
-        return {each for topic in self._found.values() for each in topic}
+        return {each for findings in self._found.values() for each in findings}
 
     def _log(self) -> None:
         unlogged, self._unlogged = self._unlogged & self._all(), set()

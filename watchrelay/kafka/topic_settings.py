@@ -38,12 +38,10 @@ _SIGNALS = "requests can be removed before a relay that starts has read them"
 
 
 class Wanted(Protocol):
-    """The part of a `TopicSpec` that rows read."""
+    """The part of a `TopicSpec` that the table reads."""
 
     @property
     def kind(self) -> TopicKind: ...
-    @property
-    def replication_factor(self) -> int: ...
     @property
     def min_insync_replicas(self) -> int: ...
     @property
@@ -53,12 +51,14 @@ class Wanted(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A topic as wanted and as found, for the rows of the table."""
+class FoundTopic:
+    """A topic as the brokers describe it. `replicas` is the least of its partitions'; `configs` has
+    nothing where they cannot be read; `id` is empty on brokers without ids."""
 
-    spec: Wanted
+    partitions: int
     replicas: int
-    configs: Mapping[str, str]
+    configs: Mapping[str, str] = field(default_factory=dict)
+    id: bytes = b""
 
     def number(self, name: str) -> int | None:
         """A setting's number; None where the brokers give none."""
@@ -74,7 +74,7 @@ class Judged:
         return min(sizes, default=None)
 
     def below(self, name: str, least: int) -> bool:
-        """Whether the setting is a bound, and below `least`; -1 and -2 are none of their own."""
+        """Whether the setting is below `least`; -1 and -2 stand for no bound, or another's."""
         value = self.number(name)
         return value is not None and 0 <= value < least
 
@@ -107,7 +107,7 @@ class Judged:
 
 Configs = Mapping[str, str]
 Value = str | Callable[[Wanted], str]
-Why = Callable[[Judged], str]
+Why = Callable[[Wanted, FoundTopic], str]
 """Why the value found is wrong; "" where it is not."""
 
 
@@ -126,23 +126,23 @@ class Setting:
     created: Mapping[TopicKind, Value] = field(default_factory=dict)
     why: Mapping[TopicKind, Why] = field(default_factory=dict)
     refuses: frozenset[TopicKind] = frozenset()
-    cure: Configs | Callable[[Judged], Configs] | None = None
+    cure: Configs | Callable[[Wanted, FoundTopic], Configs] | None = None
 
     def created_for(self, spec: Wanted) -> str | None:
         """The value of a new topic; None: the brokers' default."""
         value = self.created.get(spec.kind)
         return value(spec) if callable(value) else value
 
-    def wrong(self, topic: Judged) -> str:
+    def wrong(self, spec: Wanted, topic: FoundTopic) -> str:
         """Why the value found is wrong; "" where it is not, or not known."""
-        why = self.why.get(topic.spec.kind)
-        return why(topic) if why is not None and self.name in topic.configs else ""
+        why = self.why.get(spec.kind)
+        return why(spec, topic) if why is not None and self.name in topic.configs else ""
 
-    def cured(self, topic: Judged) -> Configs:
+    def cured(self, spec: Wanted, topic: FoundTopic) -> Configs:
         """The settings to alter, with their values."""
         if self.cure is None:
-            return {self.name: self.created_for(topic.spec) or ""}
-        return self.cure(topic) if callable(self.cure) else self.cure
+            return {self.name: self.created_for(spec) or ""}
+        return self.cure(spec, topic) if callable(self.cure) else self.cure
 
 
 def _all(value: Value) -> dict[TopicKind, Value]:
@@ -158,20 +158,20 @@ def _lag_ms(spec: Wanted) -> str:
 
 
 def _too_short(setting: str, *, policy: str) -> Why:
-    def why(topic: Judged) -> str:
-        least_ms = 2 * topic.spec.interval_ms
+    def why(spec: Wanted, topic: FoundTopic) -> str:
+        least_ms = 2 * spec.interval_ms
         if policy not in topic.policy or not topic.below(setting, least_ms):
             return ""
         return (
             f"with cleanup.policy {topic.policy} it must be at least {least_ms}, twice the "
-            f"snapshot interval of {topic.spec.interval_ms / 1000:g} s"
+            f"snapshot interval of {spec.interval_ms / 1000:g} s"
         )
 
     return why
 
 
-def _state_policy(topic: Judged) -> str:
-    if not topic.spec.keeps_all or not topic.forgets:
+def _state_policy(spec: Wanted, topic: FoundTopic) -> str:
+    if not spec.keeps_all or not topic.forgets:
         return ""
     return (
         "a stream on it has snapshotInterval 0: objects that do not change are removed after "
@@ -179,20 +179,20 @@ def _state_policy(topic: Judged) -> str:
     )
 
 
-def _control_policy(topic: Judged) -> str:
+def _control_policy(_spec: Wanted, topic: FoundTopic) -> str:
     if topic.compacts and not topic.forgets:
         return ""
     return "what describes the streams, their claims and the index of snapshots will be forgotten"
 
 
-def _signal_policy(topic: Judged) -> str:
+def _signal_policy(_spec: Wanted, topic: FoundTopic) -> str:
     if not topic.compacts:
         return ""
     return "of requests with one key only the newest is kept, and those without a key are refused"
 
 
 def _by_size(what: str, least: int | None = None) -> Why:
-    def why(topic: Judged) -> str:
+    def why(_spec: Wanted, topic: FoundTopic) -> str:
         value = topic.number("retention.bytes")
         removes = value is not None and value >= 0 and (least is None or value < least)
         return what if topic.deletes and removes else ""
@@ -201,9 +201,9 @@ def _by_size(what: str, least: int | None = None) -> Why:
 
 
 def _local(setting: str) -> Why:
-    def why(topic: Judged) -> str:
+    def why(spec: Wanted, topic: FoundTopic) -> str:
         value, bytes_ = topic.number(setting), setting.endswith("bytes")
-        short = value is not None and value >= 0 and (bytes_ or value < 2 * topic.spec.interval_ms)
+        short = value is not None and value >= 0 and (bytes_ or value < 2 * spec.interval_ms)
         if not topic.is_tiered or not short:
             return ""
         return (
@@ -215,7 +215,7 @@ def _local(setting: str) -> Why:
 
 
 def _clock_bound(setting: str) -> Why:
-    def why(topic: Judged) -> str:
+    def why(_spec: Wanted, topic: FoundTopic) -> str:
         if not topic.by_clients_clock or not topic.below(setting, _SKEW_MS):
             return ""
         return (
@@ -228,8 +228,8 @@ def _clock_bound(setting: str) -> Why:
 
 def _sizes(setting: str) -> dict[TopicKind, Why]:
     def why(what: str) -> Why:
-        return lambda topic: (
-            what if topic.below(setting, MESSAGE_BYTES_LEAST[topic.spec.kind]) else ""
+        return lambda spec, topic: (
+            what if topic.below(setting, MESSAGE_BYTES_LEAST[spec.kind]) else ""
         )
 
     return {
@@ -242,32 +242,32 @@ def _sizes(setting: str) -> dict[TopicKind, Why]:
     }
 
 
-def _in_sync_least(topic: Judged) -> int:
-    return min(topic.spec.min_insync_replicas, max(1, topic.replicas - 1))
+def _in_sync_least(spec: Wanted, topic: FoundTopic) -> int:
+    return min(spec.min_insync_replicas, max(1, topic.replicas - 1))
 
 
-def _in_sync_too_few(topic: Judged) -> str:
-    few = topic.below("min.insync.replicas", _in_sync_least(topic))
+def _in_sync_too_few(spec: Wanted, topic: FoundTopic) -> str:
+    few = topic.below("min.insync.replicas", _in_sync_least(spec, topic))
     return "acknowledged records may be on one broker alone, and are lost with it" if few else ""
 
 
-def _in_sync_too_many(topic: Judged) -> str:
+def _in_sync_too_many(_spec: Wanted, topic: FoundTopic) -> str:
     value = topic.number("min.insync.replicas")
     if value is None or value <= topic.replicas:
         return ""
     return f"its replication factor is {topic.replicas}: nothing could be written"
 
 
-def _lags(topic: Judged) -> Configs:
+def _lags(spec: Wanted, topic: FoundTopic) -> Configs:
     """Kafka accepts none under which the greatest lag is below the least."""
-    least_ms = int(_lag_ms(topic.spec))
+    least_ms = int(_lag_ms(spec))
     if topic.below("max.compaction.lag.ms", least_ms):
         return {MIN_LAG: str(least_ms), MAX_LAG: str(least_ms)}
     return {MIN_LAG: str(least_ms)}
 
 
-def _greatest_lag(topic: Judged) -> Configs:
-    return {MAX_LAG: str(max(int(_lag_ms(topic.spec)), topic.number(MIN_LAG) or 0))}
+def _greatest_lag(spec: Wanted, topic: FoundTopic) -> Configs:
+    return {MAX_LAG: str(max(int(_lag_ms(spec)), topic.number(MIN_LAG) or 0))}
 
 
 SETTINGS: Final = (
@@ -290,7 +290,7 @@ SETTINGS: Final = (
         },
         why={
             "state": _too_short("retention.ms", policy="delete"),
-            "signal": lambda topic: (
+            "signal": lambda _, topic: (
                 _SIGNALS if topic.deletes and topic.below("retention.ms", _HOUR_MS) else ""
             ),
         },
@@ -380,7 +380,7 @@ SETTINGS: Final = (
         right="state: `producer` or `zstd`",
         created={"state": "producer"},
         why={
-            "state": lambda topic: (
+            "state": lambda _, topic: (
                 "brokers pack each batch again, and a record that is larger then than "
                 "max.message.bytes is published in part"
                 if topic.configs["compression.type"] not in ("producer", "zstd")
@@ -393,20 +393,20 @@ SETTINGS: Final = (
         right="at most the replication factor",
         created=_all(lambda spec: str(spec.min_insync_replicas)),
         why=_every(_in_sync_too_many),
-        refuses=frozenset(MESSAGE_BYTES_LEAST),
-        cure=lambda topic: {"min.insync.replicas": str(max(1, topic.replicas - 1))},
+        refuses=frozenset({"state", "control", "signal"}),
+        cure=lambda _, topic: {"min.insync.replicas": str(max(1, topic.replicas - 1))},
     ),
     Setting(
         name="min.insync.replicas",
         right="at least `kafka.minInsyncReplicas`, where the replicas are more",
         why=_every(_in_sync_too_few),
-        cure=lambda topic: {"min.insync.replicas": str(_in_sync_least(topic))},
+        cure=lambda spec, topic: {"min.insync.replicas": str(_in_sync_least(spec, topic))},
     ),
     Setting(
         name="unclean.leader.election.enable",
         right="false",
         why=_every(
-            lambda topic: (
+            lambda _, topic: (
                 "acknowledged records can be lost"
                 if topic.configs["unclean.leader.election.enable"] == "true"
                 else ""

@@ -51,7 +51,8 @@ class TopicWriters:
         now, before = self._incarnation.get(topic, 0), self._seen.get((topic, stream))
         former = self._ids.get(topic, NO_ID)
         # an answer without an id says nothing, unless the topic was gone
-        recreated = former not in (NO_ID, topic_id) and bool(topic_id or topic in self._absent)
+        is_known = topic_id != NO_ID or topic in self._absent
+        recreated = is_known and former not in (NO_ID, topic_id)
         self._ids[topic] = topic_id if recreated else topic_id or former
         self._absent.discard(topic)
         others = self.lose(topic) if recreated or (made and before == now) else []
@@ -75,22 +76,23 @@ class TopicWriters:
         opened = self._opened.get((topic, stream))
         return opened is None or not opened.is_lost
 
-    def contradicts(self, place: TopicPartition, stream: str, first: int, behind: int) -> str:
+    def contradicts(self, place: TopicPartition, stream: str, first: int, known_end: int) -> str:
         """Records of `stream` were appended from offset `first` on, by a producer whose records
-        before them, also those of other streams, end at offset `behind`.
+        before them, also those of other streams, end at offset `known_end`.
 
         Returns: why that cannot be the topic that the stream opened, "" if it can: a producer has
         one batch of a partition in flight, and offsets of a log only grow.
         """
-        if first >= behind or (place.topic, stream) not in self._opened:
+        if first >= known_end or (place.topic, stream) not in self._opened:
             return ""
-        what = f"a record got offset {first} after one at {behind - 1}"
+        what = f"a record got offset {first} after one at {known_end - 1}"
         why = "it was deleted and recreated, or lost records that were acknowledged"
         return f"partition {place.partition}: {what}; {why}"
 
     def lose(self, topic: str, *, may_return: bool = False) -> list[Lost]:
-        """The topic is gone; the callbacks of the streams that had opened it, and were not called
-        yet. Args: `may_return`: if it has an id, it is the same when it is opened under that."""
+        """The topic is gone. Returns: the callbacks of the streams that had opened it, and were
+        not called yet. Args: `may_return`: brokers do not know it: opened again under the id that
+        it has, it is the same topic."""
         if may_return and self._ids.get(topic):
             self._absent.add(topic)
         else:

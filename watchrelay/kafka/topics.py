@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from watchrelay.core.errors import SinkUnavailable, TopicRefused
 from watchrelay.core.joined import Joined
+from watchrelay.core.text import counted
 from watchrelay.kafka.client import (
     ClusterAuthorizationFailedError,
     IncompatibleBrokerVersion,
@@ -40,7 +42,6 @@ from watchrelay.kafka.client.failures import plain_words, unreachable
 from watchrelay.kafka.client.metadata import NO_ID, ids_in, topics_in
 from watchrelay.kafka.topic_config import (
     Finding,
-    FoundTopic,
     TopicFacts,
     TopicSpec,
     create_command,
@@ -50,7 +51,7 @@ from watchrelay.kafka.topic_config import (
     merged,
     without_refused,
 )
-from watchrelay.kafka.topic_settings import Judged
+from watchrelay.kafka.topic_settings import FoundTopic
 
 __all__ = ["TopicFacts", "TopicSpec", "Topics"]
 
@@ -67,14 +68,16 @@ _AT_ONCE = 8
 _MESSAGE_BYTES_UNKNOWN = 1_048_588
 _AUTHORIZATION = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 _TRANSIENT = (UnknownTopicOrPartitionError, NotControllerError, RequestTimedOutError)
-_Answer = TypeVar("_Answer")
 _NO_LEADER = 5
 _POLICY_VIOLATION = 44
 _CONFIGS_REFUSED = (40, _POLICY_VIOLATION)
 """INVALID_CONFIG. Source: Kafka protocol guide, "Error Codes"."""
 _TOPICS_A_REQUEST = 100
 _ID_ANSWERS_MAX = 4
-_ABSENT = (IncompatibleBrokerVersion, UnsupportedVersionError)
+_NOT_OFFERED = (IncompatibleBrokerVersion, UnsupportedVersionError)
+"""Raised where the brokers have no such request."""
+
+_Answer = TypeVar("_Answer")
 
 
 class Topics:
@@ -86,7 +89,7 @@ class Topics:
         self._expected: dict[str, tuple[object, list[TopicSpec]]] = {}
         self._ids: dict[str, bytes] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
-        self._looks = Joined(self._look_now)
+        self._checks = Joined(self._check)
 
     def expect(
         self, topic: str, specs: Callable[[], Iterable[TopicSpec]], *, version: object = None
@@ -105,7 +108,7 @@ class Topics:
 
         Raises: TopicRefused when an operator must act, with what to change; SinkUnavailable: retry.
         """
-        facts = await self._look_after(spec, make=True)
+        facts = await self._checked(spec, make=True)
         assert facts is not None, "a topic that is made is there"
         return facts
 
@@ -115,7 +118,7 @@ class Topics:
 
         Raises: TopicRefused, SinkUnavailable, as `ensure_topic`.
         """
-        return await self._look_after(spec, make=False)
+        return await self._checked(spec, make=False)
 
     async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
         """Which of READ, WRITE, CREATE and DESCRIBE_CONFIGS our user has, by topic, which need not
@@ -138,12 +141,12 @@ class Topics:
             rights |= {name: rights[name] | {"CREATE"} for name in may}
         return rights
 
-    async def _look_after(self, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
+    async def _checked(self, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
         """Once for all streams of a topic that ask at the same time."""
         _, others = self._expected.get(spec.name, (None, ()))
-        return await self._looks.result((merged([spec, *others]), make))
+        return await self._checks.result((merged([spec, *others]), make))
 
-    async def _look_now(self, wanted: tuple[TopicSpec, bool]) -> TopicFacts | None:
+    async def _check(self, wanted: tuple[TopicSpec, bool]) -> TopicFacts | None:
         spec, make = wanted
         async with self._places:
             return await self._with_admin(lambda admin: self._ensure(admin, spec, make=make))
@@ -167,32 +170,28 @@ class Topics:
                 _log.debug("admin client did not close in time")
 
     async def _ensure(self, admin: Any, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
-        servers = self._connection.servers
-        found, brokers = await self._look(admin, spec)
+        topic, brokers = await self._describe(admin, spec)
         created = False
-        if found is None:
+        if topic is None:
             self._may_make(spec, brokers)
             if not make:
                 await self._make(admin, spec, validate_only=True)
                 return None
             created = await self._make(admin, spec)
-            found = await self._settled(admin, spec)
-        partitions, replicas, topic_id = found
+            topic = await self._settled(admin, spec)
         configs, doubts = await self._configs(admin, spec)
-        seen = FoundTopic(partitions, replicas, configs)
-        judged = Judged(spec, replicas, configs or {})
-        size, bounded_by = judged.size_limit() or (_MESSAGE_BYTES_UNKNOWN, "max.message.bytes")
+        topic = replace(topic, configs=configs or {})
+        size, bounded_by = topic.size_limit() or (_MESSAGE_BYTES_UNKNOWN, "max.message.bytes")
         return TopicFacts(
             spec.name,
-            partitions,
-            replicas,
+            topic.partitions,
+            topic.replicas,
             size,
             checked=configs is not None,
             created=created,
-            findings=(*doubts, *judge(spec, seen, servers=servers)),
-            topic_id=topic_id,
-            append_time=not judged.by_clients_clock,
-            keeps_ms=kept_by_own_time(judged),
+            findings=(*doubts, *judge(spec, topic, servers=self._connection.servers)),
+            topic_id=topic.id,
+            keeps_ms=kept_by_own_time(topic),
             bounded_by=bounded_by,
         )
 
@@ -202,55 +201,38 @@ class Topics:
         by_name = dict[str, list[TopicSpec]]()
         for spec in specs:
             by_name.setdefault(spec.name, []).append(spec)
-        return await self._with_admin(lambda admin: self._found(admin, by_name))
+        return await self._with_admin(lambda admin: self._findings(admin, by_name))
 
-    async def _found(
+    async def _findings(
         self, admin: Any, specs: Mapping[str, Sequence[TopicSpec]]
     ) -> dict[str, list[Finding]]:
         found = dict[str, list[Finding]]()
-        known = list(specs)
-        for first in range(0, len(known), _TOPICS_A_REQUEST):
-            names = known[first : first + _TOPICS_A_REQUEST]
-            shapes = topics_in(await topic_metadata(admin, names))
-            entries = {
-                name: configs
-                for code, _message, _type, name, configs in await topic_configs(admin, names)
-                if for_code(code) is NoError
-            }
-            for _code, name, partitions in shapes:
-                if partitions and name in entries:
-                    replicas = min(len(partition[3]) for partition in partitions)
-                    seen = FoundTopic(len(partitions), replicas, _read(entries[name]))
+        configs = await _configs_of(admin, list(specs))
+        for names in _requests(list(configs)):
+            for _code, name, partitions in topics_in(await topic_metadata(admin, names)):
+                if partitions and name in configs:
+                    topic = _found(partitions, configs=configs[name])
                     with contextlib.suppress(TopicRefused):  # its streams are, and say why
-                        faults, doubts = findings(merged(specs[name]), seen)
+                        faults, doubts = findings(merged(specs[name]), topic)
                         found[name] = [*faults, *doubts]
         return found
 
     async def kept(self, names: Sequence[str]) -> dict[str, int]:
         """As `kept_by_own_time`, of those that can be read. Raises: SinkUnavailable."""
-        return await self._with_admin(lambda admin: self._kept(admin, names))
-
-    async def _kept(self, admin: Any, names: Sequence[str]) -> dict[str, int]:
-        found = dict[str, int]()
-        for first in range(0, len(names), _TOPICS_A_REQUEST):
-            some = names[first : first + _TOPICS_A_REQUEST]
-            for code, _message, _type, name, configs in await topic_configs(admin, some):
-                if for_code(code) is NoError:
-                    judged = Judged(TopicSpec(name=name), 1, _read(configs))
-                    found[name] = kept_by_own_time(judged)
-        return found
+        found = await self._with_admin(lambda admin: _configs_of(admin, names))
+        return {name: kept_by_own_time(FoundTopic(1, 1, each)) for name, each in found.items()}
 
     # ---- asking ----------------------------------------------------------------------------------
 
-    async def _look(self, admin: Any, spec: TopicSpec) -> tuple[tuple[int, int, bytes] | None, int]:
-        """(partitions, replication factor, id), None when the topic does not exist or has no
-        leaders yet; and the number of brokers. An id other than at the look before is confirmed by
-        a second broker: one that missed that the topic was recreated answers with the former one.
-        """
+    async def _describe(self, admin: Any, spec: TopicSpec) -> tuple[FoundTopic | None, int]:
+        """The topic without its configs, None when it does not exist; and the number of brokers. An
+        id other than before is confirmed by a second broker: one that missed that the topic was
+        recreated answers with the former one. Raises: TopicRefused; SinkUnavailable while it has no
+        leaders, or brokers differ."""
         former = self._ids.get(spec.name, NO_ID)
         for _ in range(_ID_ANSWERS_MAX):
-            found, brokers = await self._look_once(admin, spec)
-            topic_id = NO_ID if found is None else found[2]
+            found, brokers = await self._describe_once(admin, spec)
+            topic_id = NO_ID if found is None else found.id
             if former == NO_ID or topic_id in (NO_ID, former):
                 self._ids[spec.name] = topic_id or self._ids.get(spec.name, NO_ID)
                 return found, brokers
@@ -260,9 +242,7 @@ class Topics:
             "that it was deleted and recreated"
         )
 
-    async def _look_once(
-        self, admin: Any, spec: TopicSpec
-    ) -> tuple[tuple[int, int, bytes] | None, int]:
+    async def _describe_once(self, admin: Any, spec: TopicSpec) -> tuple[FoundTopic | None, int]:
         answer = await topic_metadata(admin, [spec.name])
         brokers, ids = len(answer.brokers), ids_in(answer)
         for code, name, partitions in topics_in(answer):
@@ -277,23 +257,20 @@ class Topics:
             if error is not NoError:
                 raise error_of(code, f"topic {name}")
             if partitions and all(partition[2] >= 0 for partition in partitions):
-                return (
-                    len(partitions),
-                    min(len(partition[3]) for partition in partitions),
-                    ids.get(name) or NO_ID,
-                ), brokers
+                return _found(partitions, topic_id=ids.get(name) or NO_ID), brokers
             codes = sorted({partition[0] for partition in partitions if partition[2] < 0})
             cure = next((CURES[each] for each in codes if each in CURES), CURES[_NO_LEADER])
             what = f"topic {name}: not all of its partitions have a leader"
             raise SinkUnavailable(f"{what}: {cure}", cure=cure)
         return None, brokers
 
-    async def _settled(self, admin: Any, spec: TopicSpec) -> tuple[int, int, bytes]:
+    async def _settled(self, admin: Any, spec: TopicSpec) -> FoundTopic:
+        """A topic that was just created, once brokers show it with leaders."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _SETTLE_TIMEOUT_S
         while True:
             try:
-                found, _ = await self._look(admin, spec)
+                found, _ = await self._describe(admin, spec)
                 if found is not None:
                     return found
             except (SinkUnavailable, KafkaError):
@@ -315,7 +292,7 @@ class Topics:
         while True:
             try:
                 (answer,) = await topic_configs(admin, [spec.name])
-            except _ABSENT:
+            except _NOT_OFFERED:
                 return None, (Finding(spec.name, f"{unchecked}: the brokers do not offer it"),)
             code, message, _type, _name, entries = answer
             error = for_code(code)
@@ -340,8 +317,8 @@ class Topics:
         if spec.replication_factor > brokers:
             raise TopicRefused(
                 f"topic {spec.name} cannot be created: kafka.replicationFactor is "
-                f"{spec.replication_factor}, the cluster has {brokers} "
-                f"broker{'s'[: brokers != 1]} running; start the others if it has more, or set "
+                f"{spec.replication_factor}, the cluster has {counted(brokers, 'broker')} "
+                "running; start the others if it has more, or set "
                 f"kafka.replicationFactor to {brokers} or less, and kafka.minInsyncReplicas "
                 "no higher"
             )
@@ -350,8 +327,8 @@ class Topics:
         return f"create it with: {create_command(spec, servers=self._connection.servers)}"
 
     async def _make(self, admin: Any, spec: TopicSpec, *, validate_only: bool = False) -> bool:
-        """Create the topic. False: it was created meanwhile. Args: `validate_only`: have the
-        brokers say whether they would."""
+        """Create the topic. False: it was created meanwhile, by another stream or relay. Raises:
+        TopicRefused. Args: `validate_only`: nothing is created, only what would be refused is."""
         by_hand, configs = self._by_hand(spec), spec.configs()
         while True:
             new = NewTopic(
@@ -363,7 +340,7 @@ class Topics:
                     timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
                     validate_only=validate_only,
                 )
-            except (*_ABSENT, AttributeError) as error:
+            except (*_NOT_OFFERED, AttributeError) as error:
                 # AttributeError: aiokafka's answer to a cluster that names no controller, as the
                 # embedded one.
                 if validate_only:
@@ -375,7 +352,7 @@ class Topics:
             code, message = answer.topic_errors[0][1:3]
             error_type = for_code(code)
             if error_type is TopicAlreadyExistsError:
-                return False  # another stream of the same topic, or another relay, was first
+                return False
             if validate_only and (error_type is NoError or error_type in _AUTHORIZATION):
                 return True  # a right that is missing is reported with the others
             if error_type is NoError:
@@ -413,6 +390,30 @@ class Topics:
         if code in CURES:
             why = f"{why}: {CURES[code]}"
         return f"{why}; {by_hand}"
+
+
+def _requests(names: Sequence[str]) -> list[Sequence[str]]:
+    """The names in as many requests as these take."""
+    firsts = range(0, len(names), _TOPICS_A_REQUEST)
+    return [names[first : first + _TOPICS_A_REQUEST] for first in firsts]
+
+
+async def _configs_of(admin: Any, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The configs of each topic of which they can be read."""
+    return {
+        name: _read(entries)
+        for some in _requests(names)
+        for code, _message, _type, name, entries in await topic_configs(admin, some)
+        if for_code(code) is NoError
+    }
+
+
+def _found(
+    partitions: Sequence[Any], *, configs: Mapping[str, str] | None = None, topic_id: bytes = NO_ID
+) -> FoundTopic:
+    """The topic with these partitions, as `topics_in` gives them."""
+    replicas = min(len(partition[3]) for partition in partitions)
+    return FoundTopic(len(partitions), replicas, configs or {}, topic_id)
 
 
 def _read(entries: Iterable[Sequence[Any]]) -> dict[str, str]:

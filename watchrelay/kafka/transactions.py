@@ -75,6 +75,10 @@ CONCURRENT_TRANSACTIONS; -1 UNKNOWN_SERVER_ERROR, 7 REQUEST_TIMED_OUT, 13 NETWOR
 COORDINATOR_LOAD_IN_PROGRESS, 15 COORDINATOR_NOT_AVAILABLE, 16 NOT_COORDINATOR; 3
 UNKNOWN_TOPIC_OR_PARTITION, 29, 31 and 53 of rights, 50 INVALID_TRANSACTION_TIMEOUT, 55
 OPERATION_NOT_ATTEMPTED, for another partition of the request."""
+_UNKNOWN_TOPIC: Final = 3
+_NOT_ATTEMPTED: Final = 55
+_OF_PARTITIONS: Final = frozenset((_UNKNOWN_TOPIC, 29, _NOT_ATTEMPTED))
+"""Refusals of partitions, which are reported with these."""
 _AWAY: Final = frozenset((14, 15, 16))
 _NO_COORDINATOR: Final = (
     "the brokers name no coordinator for it: is transaction.state.log.replication.factor more "
@@ -178,16 +182,17 @@ class Transactions:
     # ---- the policy ------------------------------------------------------------------------------
 
     def covers(self, partition: Partition) -> bool:
-        """Whether the next batch of the partition may be sent now; else it is enqueued later on."""
+        """See `Policy`: in the open transaction, one batch of each of its partitions."""
         if self.is_fenced:
             asyncio.get_running_loop().call_soon(self._refuse_all)
-        elif self._is_sending and self._covered.get(partition, ()) is None:
+        elif self._is_sending and partition in self._covered and self._covered[partition] is None:
             return True
         self._due.set()
         return False
 
     def passes(self, partition: Partition, effect: Effect) -> bool:
-        """Whether the effect of an answer is performed as outside of a transaction."""
+        """See `Policy`. What is appended waits for the commit; what needs another identity, or is
+        refused as the transaction is over, ends that."""
         match effect:
             case Appended():
                 self._covered[partition] = effect
@@ -204,7 +209,7 @@ class Transactions:
         return False
 
     def left(self, partition: Partition) -> None:
-        """Nothing of the partition is sent now."""
+        """See `Policy`: the open transaction does not wait for it."""
         if partition in self._covered and partition.phase is Phase.FORGOTTEN:
             self._end_transaction()
         self._covered.pop(partition, None)
@@ -247,7 +252,7 @@ class Transactions:
             deliveries = [*partition.deliveries]
             self.producer.drop(place)
             for each in deliveries:
-                self._listener.answered(place, each, fenced(each.batch.stream))
+                self._listener.settled(place, each, fenced(each.batch.stream))
 
     async def _taken(self, transactional_id: str) -> Identity:
         identity = Identity(-1, -1)
@@ -330,8 +335,9 @@ class Transactions:
         async def add(coordinator: TransactionCoordinator) -> int:
             codes = await coordinator.add(identity, places)
             for place, code in codes.items():
-                if code not in (0, 55) and ANSWERS.get(code) is Answer.REFUSED:
-                    self._listener.failed(place, error_of(code), retriable=code == 3)
+                if ANSWERS.get(code) is Answer.REFUSED and code != _NOT_ATTEMPTED:
+                    retriable = code == _UNKNOWN_TOPIC
+                    self._listener.failed(place, error_of(code), retriable=retriable)
             return _gravest(codes)
 
         answer, _ = await self._ask(add, self.id)
@@ -362,10 +368,10 @@ class Transactions:
         async def commit(coordinator: TransactionCoordinator) -> int:
             return await coordinator.commit(identity)
 
-        answer, silences = await self._ask(commit, self.id)
+        answer, is_unsure = await self._ask(commit, self.id)
         if answer is Answer.DONE:
             return "committed"
-        return "unknown" if silences else "aborted"
+        return "unknown" if is_unsure else "aborted"
 
     def _end_transaction(self) -> None:
         self._is_over, self._is_sending = True, False
@@ -375,30 +381,28 @@ class Transactions:
 
     async def _ask(
         self, question: Question, transactional_id: str, *, again: Answer | None = None
-    ) -> tuple[Answer, int]:
-        """Ask until the answer is DONE or TAKE, or the transaction is over; that answer, and how
-        often there was none. Args: `again`: an answer after which the same is asked again."""
-        silences, pauses = 0, dict.fromkeys(_PAUSES, 0.0)
-        loop = asyncio.get_running_loop()
+    ) -> tuple[Answer, bool]:
+        """Ask until the answer is DONE or TAKE, or the transaction is over; that answer, and
+        whether an attempt had none. Args: `again`: an answer after which the same is asked again,
+        whether the transaction is over or not."""
+        loop, is_unsure, pauses = asyncio.get_running_loop(), False, dict.fromkeys(_PAUSES, 0.0)
         began_s = loop.time()
         while True:
-            try:
-                code = await question(await self._coordinator(transactional_id))
-                answer, error = ANSWERS.get(code, Answer.TAKE), error_of(code)
-            except (KafkaError, OSError) as raised:
-                silences, error = silences + 1, raised
-                code = getattr(error, "errno", -1) if isinstance(error, KafkaError) else -1
-                refused = ANSWERS.get(code) is Answer.REFUSED
-                answer = Answer.REFUSED if refused else Answer.ELSEWHERE
+            code, silence = await self._try(question, transactional_id)
+            answer = ANSWERS.get(code, Answer.TAKE)
+            if silence is not None:
+                is_unsure = True
+                answer = answer if answer is Answer.REFUSED else Answer.ELSEWHERE
             if answer in (Answer.DONE, Answer.TAKE) and answer is not again:
                 break
             if answer is not Answer.SOON:
                 self._hang_up()
             if answer is Answer.REFUSED:
-                if code not in (3, 29, 55):
+                if code not in _OF_PARTITIONS:
                     self._listener.report(transactional_id, self._refusal(code, transactional_id))
             elif loop.time() - began_s > self._settings.stalled_after_s:
-                self._listener.report(transactional_id, _unusable(transactional_id, error))
+                why = _unusable(transactional_id, silence or error_of(code))
+                self._listener.report(transactional_id, why)
             first_s, times, most_s = _PAUSES[answer]
             pauses[answer] = min(most_s, pauses[answer] * times or first_s)
             if answer is Answer.ELSEWHERE and pauses[answer] >= _DOUBT_S and self._access.brokers:
@@ -409,7 +413,16 @@ class Transactions:
                 break
         if any(pauses.values()):
             self._listener.report(transactional_id, "")
-        return answer, silences
+        return answer, is_unsure
+
+    async def _try(
+        self, question: Question, transactional_id: str
+    ) -> tuple[int, KafkaError | OSError | None]:
+        """The code of the answer; or the error that came in its place, and the code of that."""
+        try:
+            return await question(await self._coordinator(transactional_id)), None
+        except (KafkaError, OSError) as error:
+            return getattr(error, "errno", -1) if isinstance(error, KafkaError) else -1, error
 
     async def _coordinator(self, transactional_id: str) -> TransactionCoordinator:
         """Raises: KafkaError, OSError."""

@@ -24,9 +24,10 @@ _PROBLEM = "kafka"
 
 
 class KafkaTroubles:
-    """One trouble per subject: `topic/partition`, what the producer names, or `SILENCE`; the way to
-    the brokers is "", or `/` and the transactional id. All of them are one problem of the status
-    registry; what keeps a stream's records is shown with the stream as well.
+    """One trouble per subject: a partition (`topic/partition`), a transactional id, `SECRETS`,
+    `SILENCE`, or a producer's way to the brokers ("", or `/` and its transactional id). All of them
+    are one problem of the status registry; what keeps a stream's records is shown with the stream
+    as well.
 
     Args:
         deliveries: Gives all that is being delivered.
@@ -108,13 +109,11 @@ class KafkaTroubles:
             # the stopped stream's batches have no owner
             self.forget(subject_of(place))
 
-    def waits_long(self, place: Place) -> bool | None:
-        """Whether a batch to it is overdue; None: there is none."""
-        since_s = [each.since_s for other, each in self._deliveries() if other == place]
-        return (
-            asyncio.get_running_loop().time() - min(since_s) >= self._patience_s
-            if since_s
-            else None
+    def is_awaited(self, place: Place, *, overdue: bool) -> bool:
+        """Whether a delivery to it waits; with `overdue`, for too long."""
+        until_s = asyncio.get_running_loop().time() - (self._patience_s if overdue else 0.0)
+        return any(
+            other == place and delivery.since_s <= until_s for other, delivery in self._deliveries()
         )
 
     def look(self) -> None:
@@ -139,7 +138,7 @@ class KafkaTroubles:
         return Trouble(SILENCE, Cause.KAFKA, f"{message}: {why}" if why else message)
 
     def _show_clock(self, place: Place, delivery: Delivery, offset_s: float) -> None:
-        delivery.shown_s = delivery.shown_s or 0.0
+        delivery.shown_s = delivery.shown_s or 0.0  # counted once it is overdue by a right clock
         if (status := self._streams.get(delivery.batch.stream)) is not None:
             status.failed("records", self._times.trouble(place.topic, offset_s))
 
@@ -162,20 +161,20 @@ class KafkaTroubles:
         return any(_name(other) == _name(subject) for other in self.held)
 
     def _show(self) -> None:
-        shown = {each: trouble.message for each, trouble in self.held.items() if _name(each)}
-        silence = self.held.get(SILENCE)
-        ways = ("" if silence is None else silence.message, self.brokers)
-        if any(ways):
-            shown = {SILENCE if silence else "": ": ".join(filter(None, ways))} | shown
-        if shown:
-            # an answer of Kafka explains more than its silence
-            first, *others = sorted(shown.values(), key=lambda each: each == shown.get(SILENCE))
-            message = first + (f" (and {len(others)} more)" if others else "")
+        named = [trouble.message for subject, trouble in self.held.items() if _name(subject)]
+        if silence := self.held.get(SILENCE):
+            why = self.brokers
+            # last, as an answer of Kafka explains more
+            lines = [*named, f"{silence.message}: {why}" if why else silence.message]
+        else:
+            lines = [*filter(None, [self.brokers]), *named]
+        if lines:
+            message = lines[0] + (f" (and {len(lines) - 1} more)" if len(lines) > 1 else "")
             self._problems.put(_PROBLEM, Trouble("", Cause.KAFKA, message))
         else:
             self._problems.pop(_PROBLEM, None)
 
 
 def _name(subject: str) -> str:
-    """The topic of a partition; "" for the way to the brokers, and silence."""
+    """The topic of a partition, or the subject itself; "" for ways to the brokers, and silence."""
     return "" if subject == SILENCE else subject.partition("/")[0]

@@ -81,7 +81,7 @@ class Sink(FakeSink):
             raise self.failure
         return await super().deliver(batch)
 
-    def limit(self, topic: str, message_bytes: int, bounded_by: str) -> None:
+    def set_limit(self, topic: str, message_bytes: int, bounded_by: str) -> None:
         pass
 
     def open(

@@ -33,7 +33,7 @@ class Place:
         self.access = ClusterAccess(
             KafkaConnection(bootstrap_servers=("nowhere:1",)),
             self.reports,
-            make=self.make,
+            make_brokers=self.make,
             prove=self.prove,
             taken=lambda _rotated: None,
             rng=random.Random(1),

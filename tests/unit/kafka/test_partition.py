@@ -130,7 +130,7 @@ def test_an_acknowledged_batch_gives_its_offset_and_the_next_one_follows() -> No
     other = stage.send(b"v", b"v", b"v")
     assert stage.acked(40) == [first]
     assert (data, stage.take()) == (b"7/0@0+2", b"7/0@2+3")
-    assert stage.partition.answered(0, 42) == (Appended(42, behind=42),)
+    assert stage.partition.answered(0, 42) == (Appended(42, known_end=42),)
     assert stage.partition.acked(42) == [other]
     assert (first.offsets, other.offsets) == ([40, 41], [42, 43, 44])
     assert (stage.partition.expected, stage.partition.phase) == (45, Phase.IDLE)
@@ -144,7 +144,7 @@ def test_what_may_pass_is_sent_again_with_the_same_bytes(code: int) -> None:
     assert pause.find_leader is (code in {3, 5, 6, 7, 9, 13, 56, 72, 74, 75})
     assert unresolved(state) is (code != 19)
     assert again(state) == data
-    assert state.answered(0, 5) == (Appended(5, behind=-1),)
+    assert state.answered(0, 5) == (Appended(5, known_end=-1),)
 
 
 def test_what_is_refused_again_and_again_goes_to_the_leader_by_new_metadata() -> None:
@@ -199,7 +199,7 @@ def test_an_identity_that_the_broker_does_not_accept_is_replaced_and_nothing_is_
     (pause,) = state.renewed(SECOND)
     assert isinstance(pause, Pause)
     assert again(state) == b"8/0@0+2"
-    assert state.answered(0, 102) == (Appended(102, behind=102),)
+    assert state.answered(0, 102) == (Appended(102, known_end=102),)
     state.acked(102)
     queued(state)
     assert take(state) == b"8/0@2+2"
@@ -211,7 +211,7 @@ def test_an_unresolved_batch_that_is_refused_is_looked_for_before_anything_else(
     state.unanswered()
     again(state)
     assert state.answered(code, -1) == (Locate(102, code),)
-    assert state.located(102, code) == (Appended(102, behind=102),)
+    assert state.located(102, code) == (Appended(102, known_end=102),)
     state.acked(102)
     queued(state)
     assert take(state) == b"7/0@4+2", "the identity and its sequence are good"
@@ -232,7 +232,7 @@ def test_the_first_batch_of_a_partition_is_looked_for_without_an_offset(code: in
     state.unanswered()
     again(state)
     assert state.answered(code, -1) == (Locate(-1, code),)
-    assert state.located(7, code) == (Appended(7, behind=-1),)
+    assert state.located(7, code) == (Appended(7, known_end=-1),)
 
 
 @pytest.mark.parametrize("code", REFUSED)
@@ -261,10 +261,10 @@ def test_the_sequence_of_a_refused_batch_that_may_be_in_the_log_is_never_used_ag
 
 def test_a_duplicate_is_written_where_the_broker_says_or_where_it_is_found() -> None:
     state, _ = sent(acked=True)
-    assert state.answered(46, 102) == (Appended(102, behind=102),)
+    assert state.answered(46, 102) == (Appended(102, known_end=102),)
     state, _ = sent(acked=True)
     assert state.answered(46, -1) == (Locate(102, 46),)
-    assert state.located(103, 46) == (Appended(103, behind=102),)
+    assert state.located(103, 46) == (Appended(103, known_end=102),)
     assert state.expected == 105
 
 

@@ -36,7 +36,7 @@ async def test_a_limit_that_is_lowered_while_a_batch_is_on_its_way_names_the_rec
 
         delivery = tasks.create_task(delivered(), name="too large")
         await asyncio.sleep(0.1)
-        stage.sink.limit("t", 200)  # another stream of the topic read it
+        stage.sink.set_limit("t", 200)  # another stream of the topic read it
         stage.answer(TOO_LARGE, -1)
         async with asyncio.timeout(1.0):
             error = await delivery
@@ -78,7 +78,7 @@ async def test_what_streams_deliver_to_a_partition_while_a_batch_is_on_its_way_i
 async def test_a_record_that_is_too_large_holds_up_its_own_stream_alone() -> None:
     noise = random.Random(0).randbytes(500)
     async with staged() as (stage, _):
-        stage.sink.limit("t", 300)
+        stage.sink.set_limit("t", 300)
         answers = list[Receipt | Exception]()
         stage.sink.send(several(b"1", stream="before"), answers.append)
         stage.sink.send(several(b"1", noise, stream="large"), answers.append)
@@ -178,7 +178,7 @@ async def test_what_others_packed_with_a_batch_that_is_withdrawn_unsent_leaves_w
 async def test_what_was_withdrawn_does_not_leave_in_the_second_batch_of_what_was_packed() -> None:
     noise = [random.Random(each).randbytes(150) for each in range(3)]
     async with staged() as (stage, _):
-        stage.sink.limit("t", 300)
+        stage.sink.set_limit("t", 300)
         answers = list[Receipt | Exception]()
         stage.sink.send(several(noise[0], stream="x"), answers.append)
         withdrawn = stage.sink.send(several(noise[1], stream="y"), answers.append)
@@ -233,9 +233,9 @@ async def test_what_was_written_is_forgotten_once_nobody_writes_the_topic() -> N
         stage.answer(offset=0)
         await delivery
         assert stage.sink.unacknowledged_ranges("t", 0, 0, 2) == [(1, 2)]
-        stage.sink.limit("t", 5000)
+        stage.sink.set_limit("t", 5000)
         stage.sink.close("t", "pods")
-        assert stage.sink.limit_of("t") == MESSAGE_BYTES_DEFAULT
+        assert stage.sink.limits("t").message_bytes == MESSAGE_BYTES_DEFAULT
         assert stage.sink.unacknowledged_ranges("t", 0, 0, 2) == [(0, 2)], "it may be recreated"
 
 

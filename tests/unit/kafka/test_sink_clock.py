@@ -14,8 +14,8 @@ from tests.unit.kafka.transactionstage import staged as transacting
 from watchrelay.core.clock_offset import EVERY_S
 from watchrelay.core.trouble import Cause
 from watchrelay.kafka.record_times import RecordTimes
-from watchrelay.kafka.topic_config import TopicSpec, kept_by_own_time
-from watchrelay.kafka.topic_settings import Judged
+from watchrelay.kafka.topic_config import kept_by_own_time
+from watchrelay.kafka.topic_settings import FoundTopic
 
 DAY_S, DAY_MS = 86_400.0, 86_400_000
 TRUE_MS = 1_790_000_000_000
@@ -224,5 +224,5 @@ async def test_a_refusal_of_the_time_names_the_clock_and_the_cure() -> None:
 def test_for_how_long_a_topic_keeps_records_by_their_own_time(
     configs: dict[str, str] | None, keeps_ms: int
 ) -> None:
-    topic = Judged(TopicSpec(name="t"), 1, configs or {})
+    topic = FoundTopic(1, 1, configs or {})
     assert kept_by_own_time(topic) == keeps_ms

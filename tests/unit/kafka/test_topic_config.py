@@ -9,7 +9,6 @@ import pytest
 from watchrelay.core.errors import TopicRefused
 from watchrelay.kafka.topic_config import (
     Finding,
-    FoundTopic,
     TopicSpec,
     alter_command,
     create_command,
@@ -19,7 +18,7 @@ from watchrelay.kafka.topic_config import (
     troubles,
     without_refused,
 )
-from watchrelay.kafka.topic_settings import SETTINGS, TopicKind
+from watchrelay.kafka.topic_settings import SETTINGS, FoundTopic, TopicKind
 
 HOUR = TopicSpec(name="k8s.prod.core.pods", partitions=6, snapshot_interval_s=3600)
 GOOD = {
@@ -118,8 +117,8 @@ def test_fewer_partitions_than_pinned_are_refused_and_more_are_warned_of() -> No
 
 
 def test_more_partitions_of_a_signal_topic_are_all_read_and_not_warned_of() -> None:
-    assert judge(SIGNAL, FoundTopic(3, 3, None), servers="b:1") == ()
-    (more,) = judge(CONTROL, FoundTopic(3, 3, None), servers="b:1")
+    assert judge(SIGNAL, FoundTopic(3, 3, {}), servers="b:1") == ()
+    (more,) = judge(CONTROL, FoundTopic(3, 3, {}), servers="b:1")
     assert more.text == "it has 3 partitions, the pinned 1 is used"
 
 
@@ -140,7 +139,7 @@ def test_doubtful_settings_are_warned_of_with_the_command_that_mends_them() -> N
 
 
 def test_configs_that_could_not_be_read_are_not_judged() -> None:
-    assert judge(HOUR, FoundTopic(6, 3, None), servers="b:1") == ()
+    assert judge(HOUR, FoundTopic(6, 3, {}), servers="b:1") == ()
     odd = {each.name: "a lot" for each in SETTINGS}
     odd |= {"cleanup.policy": "compact,delete", "compression.type": "producer"}
     assert judge(HOUR, FoundTopic(6, 3, odd), servers="b:1") == ()

@@ -112,7 +112,7 @@ async def test_a_leader_without_our_listener_is_named_with_its_cure() -> None:
         parts: tuple[Any, ...] = ((LISTENER_NOT_FOUND, 0, -1, 5, [1], [1], [], {}),)
 
     with pytest.raises(SinkUnavailable, match=r"topic t: not all .* listeners and advertised"):
-        await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._look(
+        await Topics(KafkaConnection(bootstrap_servers=("k:1",)))._describe(
             Unlisted(1), TopicSpec(name="t")
         )
 
@@ -194,9 +194,9 @@ async def test_another_id_of_a_topic_is_confirmed_by_a_second_broker() -> None:
     topics = Topics(KafkaConnection(bootstrap_servers=("k:1",)))
 
     async def found(*ids: int) -> int:
-        found, _ = await topics._look(Divided(*ids), TopicSpec(name="t"))
+        found, _ = await topics._describe(Divided(*ids), TopicSpec(name="t"))
         assert found is not None
-        return found[2][0]
+        return found.id[0]
 
     assert await found(1) == 1
     assert await found(2, 1) == 1, "one broker missed it, or the topic is one of before"

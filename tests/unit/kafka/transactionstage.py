@@ -161,7 +161,7 @@ class Stage:
             statuses=self.statuses,
             settings=ProducerSettings(request_timeout_s=request_timeout_s),
             times=times,
-            reach=lambda _: Cluster(self),
+            make_brokers=lambda _: Cluster(self),
         )
 
     async def look(self) -> bool:
