@@ -63,7 +63,7 @@ def test_batches_that_no_client_writes_are_reported_and_skipped_on_every_topic(
     path, topic = testbed.config_maps(20), testbed.topic("configmaps")
     bootstrap, relay, zstd = (
         testbed.broker.bootstrap,
-        testbed.relay(*_PATHS),
+        testbed.relay(*_PATHS, environment={}),
         bomb("zstd", _BOMB_MB),
     )
     with relay:
