@@ -5,6 +5,7 @@ from itertools import chain, cycle, islice
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.watchmachine import frame, last, rules, watching
 from watchrelay.core.errors import (
@@ -23,6 +24,7 @@ from watchrelay.model.watch_output import (
     ListBegun,
     ListDone,
     ListedObjects,
+    Watched,
 )
 from watchrelay.watch.context import WatchRules
 from watchrelay.watch.machine import PAGE_RETRIES, start, step
@@ -87,6 +89,21 @@ def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_fr
     assert last(commands, ListDone).continue_from == "100"
     state, commands = step(by, state, ListFinished(accepted=True), 6.0)
     assert last(commands, OpenWatch).query.resource_version == "100"
+
+
+def test_a_consistency_list_is_made_when_it_is_due_also_while_changes_keep_coming() -> None:
+    by = rules(relist_interval_s=3600.0)
+    quiet = after_a_consistency_list(by, "200")
+    assert isinstance(quiet, Watching)
+    due_s = quiet.context.relist_at_s
+    assert 6.0 < due_s <= 6.0 + 3600.0 * 1.1, "the next one, from the list before"
+    near = replace(quiet, silent_since_s=due_s - 1.0, opened_at_s=due_s - 1.0)
+    assert near.read_until_s == due_s, "a read ends when the list is due"
+    changed = frame("a", "300")
+    for at_s, listed in ((due_s - 0.5, False), (due_s, True)):
+        _, commands = step(by, near, FramesReceived([changed], at_s), at_s)
+        assert isinstance(commands[-1], FetchPage) is listed, "a busy watch has no deadline"
+        assert Watched([changed], at_s, "300") in commands
 
 
 def after_a_consistency_list(by: WatchRules, version: str) -> State:
