@@ -13,6 +13,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from aiokafka.conn import AIOKafkaConnection
@@ -89,6 +90,24 @@ class _Request(NamedTuple):
     carried: dict[tuple[bytes, int], Any]
 
 
+@dataclass(slots=True)
+class _Silence:
+    """Since when a broker has neither sent nor taken anything. Pure.
+
+    `received_s`: when it sent, or took, something last; `muted_until_s`: by its throttle it reads
+    nothing until then; `taken`: the number of bytes that it had taken at the last look."""
+
+    received_s: float = 0.0
+    muted_until_s: float = 0.0
+    taken: int = 0
+
+    def lasts_s(self, sent_s: float, taken: int, now_s: float) -> float:
+        """How long a request of `sent_s` has waited since then, seen at `now_s` with `taken`."""
+        if taken != self.taken:
+            self.taken, self.received_s = taken, now_s
+        return now_s - max(sent_s, self.received_s, self.muted_until_s)
+
+
 class Link(asyncio.Protocol):
     """At most `IN_FLIGHT_MAX` requests wait for their answers, which come in order; anything else
     aborts the connection.
@@ -136,8 +155,8 @@ class Link(asyncio.Protocol):
         self._buffer = b""
         self._correlation = 0
         self._is_full = False
-        self._muted_until_s = self._progress_s = self._timed_from_s = 0.0
-        self._acked = 0
+        self._timed_from_s = 0.0
+        self._silence = _Silence()
 
     async def open(self, host: str, port: int, arguments: dict[str, Any]) -> None:
         """Connect. Args: `arguments` of AIOKafkaConnection. Raises: KafkaError, OSError."""
@@ -216,7 +235,7 @@ class Link(asyncio.Protocol):
     # ---- in --------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        self._progress_s = self._now_s()
+        self._silence.received_s = self._now_s()
         if self._buffer:
             data = self._buffer + data
         at, end = 0, len(data)
@@ -269,7 +288,7 @@ class Link(asyncio.Protocol):
         self._requests.popleft()
         if throttle_ms > 0:
             # the broker reads nothing for this time
-            self._muted_until_s = self._now_s() + throttle_ms / 1000
+            self._silence.muted_until_s = self._now_s() + throttle_ms / 1000
         return answers
 
     # ---- its end ---------------------------------------------------------------------------------
@@ -284,11 +303,9 @@ class Link(asyncio.Protocol):
         something."""
         if not self._requests:
             return 0.0
-        if (acked := self._acked_bytes()) != self._acked:
-            self._acked, self._progress_s = acked, now_s
-        return now_s - max(self._requests[0].sent_s, self._progress_s, self._muted_until_s)
+        return self._silence.lasts_s(self._requests[0].sent_s, self._bytes_taken(), now_s)
 
-    def _acked_bytes(self) -> int:
+    def _bytes_taken(self) -> int:
         """How much the broker's kernel has taken; 0 where ours does not tell. (With TLS the buffer
         of the transport is empty while all of it waits below.)"""
         assert self._transport is not None, "a link is used after it was opened"
