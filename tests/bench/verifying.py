@@ -18,6 +18,7 @@ from tests.bench.rig import RELAY_CORE, Relay, Rig, SourceProcess
 from tests.bench.table import Row
 from watchrelay.cli.audits import reduce_garbage_collection
 from watchrelay.consumer import TopicReader
+from watchrelay.consumer.audit import bare_hash
 from watchrelay.consumer.audit_run import open_auditor
 from watchrelay.kafka.client.connection import KafkaConnection
 
@@ -27,7 +28,10 @@ OBJECTS, RUNS = 100_000, 3
 async def audited(bootstrap: str, control: str, *, bare: bool = False) -> int:
     """Records read, all of them right."""
     connection = KafkaConnection(bootstrap_servers=(bootstrap,))
-    async with open_auditor(connection, control_topic=control, bare=bare) as auditor:
+    kept = bare_hash if bare else None
+    async with open_auditor(
+        connection, control_topic=control, bare=lambda _stream: kept
+    ) as auditor:
         await auditor.read_to_end()
         rows = auditor.rows()
     assert all(audit.state.proven and not audit.problems for audit, _, _ in rows), [

@@ -4,7 +4,7 @@ the source is odd."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -298,6 +298,19 @@ def published(
     if redact and isinstance(spec, dict) and "secret" in spec:
         spec["secret"] = "<redacted>"
     return kept
+
+
+def counted(obj: Any, keys: Mapping[str, Any]) -> Any:
+    """What counts of a published object, by the keys of its entry."""
+    metadata = obj["metadata"]
+    if "publishWhen" in keys:
+        always = {name: metadata.get(name) for name in ("uid", "deletionTimestamp")}
+        return {"metadata": always} | {name: obj.get(name) for name in keys["publishWhen"]}
+    if "ignoreChanges" in keys:
+        out = {"labels", "resourceVersion", "generation", "managedFields"}
+        left = {name: value for name, value in metadata.items() if name not in out}
+        return {name: value for name, value in obj.items() if name != "spec"} | {"metadata": left}
+    return obj
 
 
 def tree(body: bytes) -> Any:

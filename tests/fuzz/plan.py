@@ -3,7 +3,7 @@ around them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
@@ -21,6 +21,12 @@ KEYS: dict[str, list[Any]] = {
     "listSemantic": ["mostRecent", "any"],
 }
 """Of an odd stream; the first value is the default."""
+COUNTED: list[dict[str, list[str]]] = [
+    {"ignoreChanges": ["spec", "metadata.labels"]},
+    {"publishWhen": ["spec"]},
+    {"publishWhen": []},
+]
+"""What counts of the objects of some odd streams, of others all."""
 FOREIGN, DISCOVERY, TROUBLE = "foreign writer", "discovery", "server"
 Part = str
 """The plural of an odd resource, or one of the three above: what can be left out of a seed."""
@@ -84,6 +90,8 @@ def plan_of(seed: int) -> Plan:
     rng = Random(seed)
     shared = rng.random() < 0.3
     odd = [_odd(rng, index, shared=shared and index < 2) for index in range(rng.randint(2, 4))]
+    counts = Random(f"{seed}/counts")
+    odd = [_counting(counts, each) for each in odd]
     sane = [_sane(rng, "sanes", "Sane"), _sane(rng, "calms", "Calm")]
     return Plan(
         seed=seed,
@@ -99,6 +107,13 @@ def plan_of(seed: int) -> Plan:
         discovery=rng.random() < 0.25,
         trouble=rng.random() < 0.2,
     )
+
+
+def _counting(rng: Random, each: Followed) -> Followed:
+    """Of some streams not all of an object counts."""
+    if each.metadata_only or "suppressUnchanged" in each.keys or rng.random() < 0.7:
+        return each
+    return replace(each, keys=each.keys | rng.choice(COUNTED))
 
 
 def _sane(rng: Random, plural: str, kind: str) -> Followed:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from tests.fuzz.fasttime import elapsed_s
 from tests.fuzz.oddlines import Source
-from tests.fuzz.oddobjects import alike, published, tree
+from tests.fuzz.oddobjects import alike, counted, published, tree
 from tests.fuzz.oddserver import OddServer, OddSource
 from tests.fuzz.oddwriter import Foreign, OddStream
 from tests.fuzz.plan import DISCOVERY, FOREIGN, TROUBLE, Followed, Part, Plan
@@ -367,9 +367,8 @@ class Game:
                 drop=each.drop,
                 redact=each.redact,
             )
-            if not alike(
-                tree(value), expected, but_version=each.keys.get("suppressUnchanged", True)
-            ):
+            found, expected = (counted(one, each.keys) for one in (tree(value), expected))
+            if not alike(found, expected, but_version=each.keys.get("suppressUnchanged", True)):
                 return (
                     f"{stream}: {name[:100]!r} is published as {value[:300]!r}, and the "
                     f"server holds {pair[1][:300]!r}"

@@ -19,7 +19,7 @@ from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.extent import few
 from tests.support.testbed import Testbed
 from tests.support.topicreader import TopicReader, read_control
-from watchrelay.store.transform import LAST_APPLIED
+from watchrelay.model.paths import LAST_APPLIED
 
 TOKEN = "canary-of-a-bearer-token"
 
@@ -120,7 +120,7 @@ def test_canaries_stay_home_in_all_that_the_program_writes_shows_and_prints(
 ) -> None:
     """Likewise at debug level; and the same look finds them on the topic, and only there, once the
     config names them."""
-    entry = {"resource": "secrets"} | (
+    entry = {"resource": "secrets", "ignoreChanges": ["metadata.labels"]} | (
         {"includeSecretData": True, "keepLastApplied": True} if named else {}
     )
     kubeconfig = kubeconfig_with_token(cluster, testbed.directory)

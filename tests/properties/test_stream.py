@@ -21,7 +21,8 @@ from tests.unit.kube.served import (
 from watchrelay.kube.page import PageReader
 from watchrelay.kube.stream import FrameReader
 from watchrelay.model.frames import Failure, Frame, ObjectFrame, Page
-from watchrelay.store.transform import LAST_APPLIED, Transform
+from watchrelay.model.paths import LAST_APPLIED
+from watchrelay.store.transform import Transform
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _values = st.recursive(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from tests.simulation.apiserver import Obj, Server, selects
 from tests.simulation.partition_log import Stored
 from tests.simulation.process import EPOCH_MS, Config, Life
-from tests.simulation.readers import published
+from tests.simulation.readers import counted
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import MarkerRecord, ObjectRecord
 from watchrelay.core.timestamps import parse_timestamp
@@ -37,7 +37,7 @@ class Freshness:
     ) -> None:
         self._partition, self._partitions = partition, partitions
         self._server, self._life_of = server, life_of
-        self._rows: dict[bytes, Shown] = {}
+        self._rows: dict[bytes, bytes | None] = {}
         self.broken: list[str] = []
 
     def take(self, stored: Stored) -> None:
@@ -46,7 +46,7 @@ class Freshness:
         if record is None or not stored.heeded:
             return
         if isinstance(record, ObjectRecord):
-            self._rows[record.key] = None if record.value is None else published(record.value)
+            self._rows[record.key] = record.value
         elif record.seen:
             self._judge(stored.offset, record)
 
@@ -73,10 +73,12 @@ class Freshness:
         if (version := next(received, None)) is None:
             return
         for key, states in self._states_since(version, life.config).items():
-            if self._rows.get(key) not in states:
+            row = self._rows.get(key)
+            shown = None if row is None else counted(row, life.config)
+            if shown not in states:
                 self.broken.append(
                     f"{where} and lacks what was received before: {key.decode()} is "
-                    f"{self._rows.get(key)}, and was {states} since version {version}"
+                    f"{shown}, and was {states} since version {version}"
                 )
 
     def _states_since(self, version: int, config: Config) -> dict[bytes, list[Shown]]:
@@ -99,4 +101,4 @@ def _key(name: str) -> bytes:
 def _shown(each: Obj | None, config: Config) -> Shown:
     if each is None or not selects(config.selector, each):
         return None
-    return each.uid, each.body, each.noise if config.noise else None
+    return each.uid, each.body, each.noise if config.shows_noise else None

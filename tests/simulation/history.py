@@ -6,7 +6,10 @@ Input: records in log order, before compaction takes any. Output: every broken p
 
 from __future__ import annotations
 
+import msgspec
+
 from tests.simulation.partition_log import Stored
+from tests.simulation.process import CALM
 from watchrelay.contract.records import DIGEST_MASK, MarkerRecord, ObjectRecord
 
 
@@ -43,6 +46,8 @@ class History:
         self._uids: dict[bytes, str] = {}
         self._published: set[tuple[bytes, str, str, bool, bool]] = set()
         self._config = ""
+        self._counted: dict[bytes, object] = {}
+        """What counts of each object, as published under a config that does not count all of it."""
         self._epoch = self._last = 0
         self._window: Window | None = None
         self.broken: list[str] = []
@@ -62,6 +67,7 @@ class History:
         self._incarnation(stored.offset, record)
         if record.reason != "healed":
             self._object(stored.offset, record)
+        self._counts(stored.offset, record)
 
     def forget(self, key: bytes) -> None:
         """The delete of `key`, newer than every frontier, was compacted away, its retention over:
@@ -73,6 +79,11 @@ class History:
         """A writer does not accept what is here and publishes all of it again: by a snapshot, and
         where its queue overflows by what is conflated. Nothing goes back in time for that."""
         self._published.clear()
+        self.differs_in_full()
+
+    def differs_in_full(self) -> None:
+        """A writer publishes what differs in anything that is published."""
+        self._counted.clear()
 
     def _place(self, offset: int, epoch: int, sequence: int) -> None:
         """Sequences of an epoch begin at 1 and leave none out: a gap means a loss to readers."""
@@ -117,6 +128,7 @@ class History:
                 key: version for key, version in self._newest.items() if key not in self._dead
             }
         self._config = record.config
+        self.differs_in_full()
 
     def _incarnation(self, offset: int, record: ObjectRecord) -> None:
         """An object that took another's name comes behind that one's delete."""
@@ -130,6 +142,23 @@ class History:
                 "without a delete"
             )
         self._uids[record.key] = record.uid
+
+    def _counts(self, offset: int, record: ObjectRecord) -> None:
+        """A change is published if it differs in what counts from what was published before."""
+        if self._config != CALM.name:
+            return
+        key, counted = record.key, None
+        if record.value is not None:
+            shown = msgspec.json.decode(record.value)
+            counted = shown["metadata"]["uid"], shown["metadata"]["labels"], shown["spec"]["body"]
+        before = self._counted.get(key)
+        if record.verb == "modified" and counted == before:
+            self.broken.append(
+                f"p{self._partition}@{offset} {key.decode()} rv {record.version} "
+                f"({record.reason}, epoch {record.epoch}) is equal in what counts to its record "
+                "before"
+            )
+        self._counted[key] = counted
 
     def _object(self, offset: int, record: ObjectRecord) -> None:
         key, version, deleted = record.key, int(record.version), record.verb == "deleted"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.apiserver import selects
-from tests.simulation.readers import published
+from tests.simulation.readers import counted
 from watchrelay.contract.control_state import Origin
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def wanted(world: World) -> State:
     """What the server holds, as far as the config follows it."""
     config = world.config
     return {
-        f"n/{name}".encode(): (each.uid, each.body, each.noise if config.noise else None)
+        f"n/{name}".encode(): (each.uid, each.body, each.noise if config.shows_noise else None)
         for name, each in world.server.objects.items()
         if selects(config.selector, each)
     }
@@ -65,13 +65,13 @@ def _judge_readers(world: World, state: State) -> None:
         if not reader.proven:
             broken.append(f"{reader.name} is not proven at the end")
         broken += reader.back
-        held = {key: published(value) for key, value in reader.held().items()}
+        held = {key: counted(value, world.config) for key, value in reader.held().items()}
         if held != state:
             broken.append(f"{reader.name} holds {held}, the server {state}")
 
 
 def _judge_tables(world: World, state: State) -> None:
-    broken = world.broken
+    broken, config = world.broken, world.config
     for each in world.tables:
         if each.rows.keys() != state.keys():
             broken.append(
@@ -79,7 +79,7 @@ def _judge_tables(world: World, state: State) -> None:
             )
         elif (
             world.shape.form == "cloudevents"
-            and (rows := {key: published(value) for key, value in each.rows.items()}) != state
+            and (rows := {key: counted(value, config) for key, value in each.rows.items()}) != state
         ):
             broken.append(f"{each.name} holds {rows}, the server {state}")
 

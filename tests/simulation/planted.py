@@ -2,7 +2,7 @@
 simulation finds it.
 
 `PLANTS` has, for each F of the contract's reasons that can be expressed here, what breaks it, and
-the sign by which it must be found; W are rules of the watch.
+the sign by which it must be found; W are rules of the watch, C of what counts.
 
 Where a second rule of today's writer makes a fault harmless, it is broken as well, and
 `Plant.second` is the world in which it alone is:
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from aiokafka import TopicPartition
@@ -60,7 +61,6 @@ from watchrelay.publish.ports import GapReader
 from watchrelay.publish.recovery import LogRecovery
 from watchrelay.publish.writer import StreamWriter
 from watchrelay.store.objects import ApplyResult, Store
-from watchrelay.store.transform import Transform
 from watchrelay.watch.admission import Admission, PerMinute
 
 
@@ -92,7 +92,9 @@ class Plant:
 class WaitingStore(Store):
     """Skips whatever the watch says of a key until the change goes by that was published last."""
 
-    waits: dict[bytes, str]
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.waits: dict[bytes, str] = {}
 
     def apply(self, frames: Iterable[ObjectFrame]) -> ApplyResult:
         """As the store, but for keys that are waited for."""
@@ -136,15 +138,7 @@ class WaitingReader(Back):
 class WaitingLife(Life):
     """F1: resume waits for the change that equals the last published one."""
 
-    def make_store(self) -> Store:
-        """Waits."""
-        drop = () if self.config.noise else ("spec.noise",)
-        store = WaitingStore(
-            Transform.compile(self.spec.plan.selection.resource, drop=drop),
-            partitions=self.spec.partitions,
-        )
-        store.waits = {}
-        return store
+    store_class = WaitingStore
 
     def make_reader(self) -> Back:
         """Listens for the store."""
@@ -410,6 +404,24 @@ class UnalarmedLife(Life):
         return UnalarmedReader(self.spec, self.world, self.sink)
 
 
+# ---- C1 -----------------------------------------------------------------------------------------
+
+
+class FullStore(Store):
+    """Compares every list by all that is published."""
+
+    def begin_list(self, *, by_content: bool = False) -> None:
+        """As the store."""
+        super().begin_list(by_content=by_content)
+        self._in_full = True
+
+
+class FullLife(Life):
+    """C1: what a list shows is compared by full content."""
+
+    store_class = FullStore
+
+
 # ---- W1 ------------------------------------------------------------------------------------------
 
 
@@ -481,6 +493,11 @@ PLANTS: dict[str, Plant] = {
     "F33": Plant("a marker's wrseen is that of its hand-over", Kinds(life=life_of(SeenNow)), (_STALE,)),
     "F33o": Plant("a marker's wrseen passes the keys that wait", _overloaded(SeenInOverload), (_STALE,)),
     "F33p": Plant("a marker's wrseen passes a list that has not ended", Kinds(life=SeenByPageLife), (_STALE,)),
+    "C1": Plant(
+        "a difference by full content, where not all of it counts",
+        Kinds(life=FullLife),
+        ("is equal in what counts",),
+    ),
     "W1": Plant(
         "a watch that fails from its cursor is opened there again and again",
         Kinds(life=StuckLife),

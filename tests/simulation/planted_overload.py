@@ -255,6 +255,7 @@ class KeptKeys(DirtyKeys):
         *,
         unverified: bool,
         removed_version: str | None,
+        replaced: Entry | None,
     ) -> None:
         """As the real one, but for what nobody holds."""
         known = self.get(key)
@@ -266,6 +267,7 @@ class KeptKeys(DirtyKeys):
                 received_at_s,
                 unverified=unverified,
                 removed_version=removed_version,
+                replaced=replaced,
             )
         else:
             known.uid, known.states = uid, min(STATES_MAX, known.states + 1)

@@ -34,9 +34,15 @@ from watchrelay.model.streams import Format, StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.ports import BATCH_BYTES, GapReader, WriterContext
-from watchrelay.publish.recovery import FirstSnapshot, RecoveredState, WatchFrom
+from watchrelay.publish.recovery import (
+    FirstSnapshot,
+    ListAndDiff,
+    RecoveredState,
+    WatchFrom,
+)
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.publish.writer import StreamWriter
+from watchrelay.store.counting import Counting
 from watchrelay.store.objects import PIECE_KEYS, Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.store.transform import Transform
@@ -57,14 +63,22 @@ _METRICS = Metrics()
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a stream follows and publishes of it. `noise` False leaves that field out."""
+    """What a stream follows and publishes of it. `noise` False leaves that field out; with
+    `ignores` a change of it alone does not count."""
 
     name: str
     selector: str = ""
     noise: bool = True
+    ignores: bool = False
+
+    @property
+    def shows_noise(self) -> bool:
+        """The newest value of that field is published."""
+        return self.noise and not self.ignores
 
 
 PLAIN = Config("c0ffee")
+CALM = Config("calm", ignores=True)
 
 
 @dataclass(slots=True)
@@ -113,6 +127,9 @@ class World(Protocol):
 
     def doubted(self) -> None:
         """A writer does not believe the log."""
+
+    def differs_in_full(self) -> None:
+        """A writer publishes a difference by all that is published, not by what counts."""
 
     def unprovable(self, epoch: int) -> str:
         """Why a log may be doubted by the writer of `epoch`, "" where it may not."""
@@ -271,6 +288,7 @@ class Life:
     relay_class: type[StreamWriter] = StreamWriter
     reflector_class: type[Outlet] = Outlet
     watcher_class: type[Watcher] = Watcher
+    store_class: type[Store] = Store
 
     def __init__(self, world: World, config: Config = PLAIN, *, number: int = 0) -> None:
         self.world, self.config, self.number = world, config, number
@@ -327,9 +345,11 @@ class Life:
     def make_store(self) -> Store:
         """The store."""
         transform = Transform.compile(PODS, drop=() if self.config.noise else ("spec.noise",))
-        return Store(
+        ignored = Counting.compile(transform, ignored=[("spec", "noise")])
+        return self.store_class(
             transform,
             partitions=self.spec.partitions,
+            counting=ignored if self.config.ignores else None,
             train_at=10**9,
             piece=self.world.shape.piece_keys,
         )
@@ -430,6 +450,8 @@ class Life:
         self.why_doubted = self.world.unprovable(epoch)
         if self.doubted:
             self.world.doubted()
+        if isinstance(found.decision, ListAndDiff) and found.decision.doubted:
+            self.world.differs_in_full()
         self.world.note(
             "resumed",
             self.number,

@@ -25,6 +25,7 @@ many of all do):
 
 and of fewer seeds:
 
+    C1       36   a difference by full content, where not all of it counts
     W1       44   a watch that fails from its cursor is opened there again and again
     F5p       7 of 300   a snapshot between two pieces of a list's differences
     F33      22 of 150   a marker's wrseen is that of its hand-over
@@ -72,6 +73,7 @@ FOUND_BY = {
     "F33": 2,
     "F33o": 11,
     "F33p": 264,
+    "C1": 36,
     "W1": 44,
 }
 """A seed that shows the fault, and is right without it."""

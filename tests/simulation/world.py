@@ -23,7 +23,17 @@ from tests.simulation.history import History
 from tests.simulation.oracle import judge, watch_over
 from tests.simulation.partition_log import Loss, Stored, proves
 from tests.simulation.plan import Plan
-from tests.simulation.process import CONTROL, HEARTBEAT_S, PLAIN, STREAM, TOPIC, Config, Life, Shape
+from tests.simulation.process import (
+    CALM,
+    CONTROL,
+    HEARTBEAT_S,
+    PLAIN,
+    STREAM,
+    TOPIC,
+    Config,
+    Life,
+    Shape,
+)
 from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.weather import Weather
 from tests.support.finds import errors_named_in
@@ -41,6 +51,8 @@ DAWNS, DARK, DUSKS = 0.08, 0.5, 0.06
 dusks."""
 GAPS, GAP_AT_WRITE = 0.15, 0.05
 """So many runs have changes that no watch can show, and so many of their writes are such."""
+CALMS = 0.2
+"""In so many runs not all that is published counts, at first."""
 PIECES, PIECES_INTERRUPTED = 0.15, 4
 """In so many runs the differences of a list come in small pieces, and so many processes at most end
 between two of them."""
@@ -134,7 +146,9 @@ class World:
         self.resting = False
         self.ended_s = 0.0
         self.broken: list[str] = []
-        self.config = PLAIN
+        counts = not calm and random.Random(f"ignored fields by {seed}").random() < CALMS
+        self.config = CALM if counts else PLAIN
+        self.configs = (*CONFIGS, CALM, CALM) if counts else CONFIGS
         none = [Origin()] * self.shape.partitions
         self.lived = self.kinds.reader("lived", none)
         self.lossy = self.kinds.lossy(
@@ -284,6 +298,11 @@ class World:
         for history in self.histories:
             history.doubted()
 
+    def differs_in_full(self) -> None:
+        """A writer publishes a difference by all that is published, not by what counts."""
+        for history in self.histories:
+            history.differs_in_full()
+
     def unprovable(self, epoch: int) -> str:
         """Why a log may be doubted by the writer of `epoch`, "" where it may not.
 
@@ -309,7 +328,7 @@ class World:
 
     def _begin(self, tasks: asyncio.TaskGroup) -> Life:
         if self.rng.random() < self.plan.reconfigures:
-            self.config = self.rng.choice(CONFIGS)
+            self.config = self.rng.choice(self.configs)
         return self.begin(tasks)
 
     def begin(self, tasks: asyncio.TaskGroup) -> Life:

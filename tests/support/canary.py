@@ -10,8 +10,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+from watchrelay.model.paths import LAST_APPLIED
 from watchrelay.model.resources import Resource
-from watchrelay.store.transform import LAST_APPLIED
 
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
 

@@ -90,6 +90,9 @@ class DictStore:
     def unpack(self, entry: Entry) -> bytes:
         return zlib.decompress(entry.packed)
 
+    def settle(self, key: bytes, published: Entry) -> bool:
+        return False
+
     def __len__(self) -> int:
         return len(self.entries)
 

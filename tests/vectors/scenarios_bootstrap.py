@@ -64,6 +64,31 @@ def by_claim() -> Vector:
     )  # fmt: skip
 
 
+def of_a_later_release() -> Vector:
+    log, writer = _history()
+    for offset, record in log.records.items():
+        more = ((b"ce_wrlater", b"one"), (b"later", b"two"))
+        headers = (*record.headers, *((name.decode(), value) for name, value in more))
+        log.records[offset] = record._replace(headers=headers)
+    later: dict[str, object] = {"later": {"deep": [1, None, "x"]}}
+    control: list[tuple[int, str, dict[str, object] | None]] = [
+        (
+            0,
+            "stream/pods",
+            description(1) | {"ignoreChanges": ["status"], "publishWhen": []} | later,
+        ),
+        (1, "claim/pods", claim("w1") | later),
+        (2, "snapshot/pods", writer.index() | later),
+        (3, "later/pods", later),
+    ]
+    return Vector(
+        "bootstrap-of-a-later-release",
+        "Fields of control records and headers of records that a reader does not know mean nothing "
+        "to it: it reads as from bootstrap-by-index.",
+        [log], bootstrap="control", control=control,
+    )  # fmt: skip
+
+
 def claimed_twice() -> Vector:
     log, writer = _history()
     control = [
@@ -276,6 +301,7 @@ def vectors() -> list[Vector]:
     return [
         by_index(),
         by_claim(),
+        of_a_later_release(),
         claimed_twice(),
         released(),
         within_transactions(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from watchrelay.consumer.audit import Audit, AuditProblem, Kind, bare_hash
+from watchrelay.consumer.audit import Audit, AuditProblem, Bare, Kind, bare_hash
 from watchrelay.consumer.audit_run import Auditor
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import Trimmed
@@ -41,6 +41,12 @@ class ClusterState:
     """The keys of undecodable objects."""
     nameless: int = 0
     """How many undecodable objects have no key."""
+
+
+def bare_of(planned: PlannedStream) -> Bare:
+    """What of a value of this stream is compared: what counts, where not all of it does."""
+    counting = planned.counting
+    return bare_hash if counting is None else lambda value, _version: counting.of_value(value)
 
 
 async def compare_with_cluster(
@@ -127,7 +133,8 @@ def _add(
         values = [without_fields(values[0])]
         if form == "stub":
             values = [stub(values[0]), stub(values[0], smallest=True)]
-    listed.hashes[key] = tuple(bare_hash(value, frame.resource_version) for value in values)
+    bare = bare_of(planned)
+    listed.hashes[key] = tuple(bare(value, frame.resource_version) for value in values)
 
 
 def _differences(audits: list[Audit], listed: ClusterState) -> dict[bytes, Kind]:

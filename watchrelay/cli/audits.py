@@ -12,7 +12,7 @@ from typing import TextIO
 
 import msgspec
 
-from watchrelay.admin.compare import compare_with_cluster
+from watchrelay.admin.compare import bare_of, compare_with_cluster
 from watchrelay.admin.preflight import (
     CheckResult,
     connected,
@@ -25,6 +25,7 @@ from watchrelay.config.streams import control_topic, may_mean, plan
 from watchrelay.config.values import duration_text
 from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.audit_run import Auditor, open_auditor
+from watchrelay.contract.control import Value
 from watchrelay.contract.records import DIGEST_MASK
 from watchrelay.core import clock
 from watchrelay.core.exit_codes import FAILED, OK
@@ -67,9 +68,19 @@ async def check_streams(
             if client is None or not all(map(_of_the_config, results)):
                 return code
         connection = kafka_connection(settings, client_id="watchrelay-verify")
+        described, results = dict[str, Value](), list[CheckResult]()
+        written: dict[str, PlannedStream] = {}
+        if client is not None:
+            described = await descriptions(connection, control_topic(settings))
+            written = await _written(settings, client, described, results)
+            if not all(map(_of_the_config, results)):
+                return _print_failures(results)
         auditor = await stack.enter_async_context(
             open_auditor(
-                connection, control_topic=control_topic(settings), streams=streams, bare=cluster
+                connection,
+                control_topic=control_topic(settings),
+                streams=streams,
+                bare=lambda stream: bare_of(written[stream]) if stream in written else None,
             )
         )
         await auditor.read_to_end()
@@ -79,13 +90,6 @@ async def check_streams(
         absent = never_published(settings, published) if client is None and not streams else []
         uncompared = 0
         if client is not None:
-            described = await descriptions(connection, control_topic(settings))
-            results = []
-            planned = await resolve_described(settings, client, described, results)
-            if not all(map(_of_the_config, results)):
-                return _print_failures(results)
-            formats = KeyFormats(described)
-            written = {one.spec.id: replace(one, spec=formats.kept(one.spec)) for one in planned}
             absent = await _compare(auditor, client, written, streams)
             uncompared = _print_uncompared(settings, auditor, written, described, results)
         for stream in absent:
@@ -110,6 +114,19 @@ async def check_streams(
     )
     passed = not (absent or auditor.missing or uncompared)
     return code if passed and all(passes(audit) for audit, _, _ in rows) else FAILED
+
+
+async def _written(
+    settings: Settings,
+    client: KubeClient,
+    described: Mapping[str, Mapping[str, object]],
+    results: list[CheckResult],
+) -> dict[str, PlannedStream]:
+    """The streams of the config on this cluster, with the keys that their topics have; `results`
+    gets what is wrong."""
+    planned = await resolve_described(settings, client, described, results)
+    formats = KeyFormats(described)
+    return {one.spec.id: replace(one, spec=formats.kept(one.spec)) for one in planned}
 
 
 def _of_the_config(result: CheckResult) -> bool:

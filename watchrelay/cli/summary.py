@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from watchrelay.config import Loaded, Settings
-from watchrelay.config.streams import Planned, plan
+from watchrelay.config.streams import Planned, plan, what_counts
 from watchrelay.config.values import duration_text
 from watchrelay.core.text import counted
 
@@ -41,6 +41,8 @@ def _stream_json(stream: Planned) -> dict[str, Any]:
         "name": entry.name or None,
         "labelSelector": entry.label_selector or None,
         "fieldSelector": entry.field_selector or None,
+        "ignoreChanges": list(entry.ignore_changes),
+        "publishWhen": None if entry.publish_when is None else list(entry.publish_when),
         "topic": stream.topic,
         "partitions": stream.partitions,
     }
@@ -87,6 +89,8 @@ def _what(stream: Planned, settings: Settings) -> str:
     parts.extend(text for text in (entry.name, entry.label_selector, entry.field_selector) if text)
     if entry.metadata_only:
         parts.append("metadata only")
+    if what := what_counts(entry):
+        parts.append(f"changes that count: {what}")
     snapshots = (
         f"snapshot every {duration_text(entry.snapshot_interval_s)}"
         if entry.snapshot_interval_s

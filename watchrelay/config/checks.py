@@ -17,6 +17,7 @@ from watchrelay.config.values import TOPIC_MAX
 from watchrelay.core.text import counted
 from watchrelay.model.builtin import GROUPS, known_names, resolve, served_in
 from watchrelay.model.names import parse_name
+from watchrelay.model.paths import Wild, covers, path_of
 from watchrelay.model.reach import Overlaps
 
 
@@ -76,6 +77,7 @@ def _entry(entry: ResourceEntry) -> Findings:
     own_name = re.search(r"(^|,)\s*metadata\.name\s*(=|!=)", entry.field_selector)
     if entry.name and entry.split > 1:
         yield ("split", "name"), f"{together} name, which is a single object", "leave the key out"
+    yield from _counted(entry)
     streaming = entry.initial_list == "streaming"
     if entry.namespaces and entry.exclude_namespaces:
         yield ("excludeNamespaces", "namespaces"), f"{together} namespaces", "keep one of the two"
@@ -91,6 +93,29 @@ def _entry(entry: ResourceEntry) -> Findings:
     if streaming and entry.list_semantic == "any":
         message = f"any {together} initialList: streaming, always the newest"
         yield ("listSemantic", "initialList"), message, ""
+
+
+def _counted(entry: ResourceEntry) -> Findings:
+    """What is wrong about the paths that count, or do not."""
+    ignored, published = entry.ignore_changes, entry.publish_when
+    if ignored and published is not None:
+        message = "cannot be combined with ignoreChanges"
+        yield ("publishWhen", "ignoreChanges"), message, "keep one of the two"
+    for key, paths in (("ignoreChanges", ignored), ("publishWhen", published)):
+        if not (paths or (key == "publishWhen" and paths is not None)):
+            continue
+        if not entry.suppress_unchanged:
+            message = f"false cannot be combined with {key}, which leaves changes out"
+            yield ("suppressUnchanged", key), message, "keep one of the two"
+        for text in paths or ():
+            path = path_of(text)
+            dropped = next((each for each in entry.drop if covers(path_of(each), path)), None)
+            if dropped is not None:
+                message = f"{text} is within {dropped} of drop: what is dropped never counts"
+                yield (key, "drop"), message, "leave the path out"
+            if entry.metadata_only and path[0] not in {"metadata", Wild.KEY}:
+                message = f"{text} is outside metadata, and metadataOnly gets nothing else"
+                yield (key, "metadataOnly"), message, "leave the path out"
 
 
 # ---- kafka.security: what is missing, and what would be ignored (a forgotten `protocol` must not

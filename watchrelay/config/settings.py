@@ -13,9 +13,11 @@ from watchrelay.config.values import (
     ClusterName,
     Command,
     Count,
+    CountedPaths,
     FieldSelector,
     FilePath,
     Flag,
+    IgnoredPaths,
     InstanceName,
     LabelSelector,
     Listen,
@@ -240,6 +242,16 @@ class Defaults(Section):
     """Whether nothing is published when only dropped fields or the resourceVersion changed.
     Default: true."""
 
+    ignore_changes: IgnoredPaths = ()
+    """Paths that do not count: a change of these alone is not published. Their values are published
+    with the next change that counts, so the topic may show older ones. Default: none."""
+
+    publish_when: CountedPaths | None = None
+    """Paths that alone count, beside uid and metadata.deletionTimestamp: a change of anything else
+    is not published. []: objects are published when they appear, are being deleted, and are gone.
+    Replaces a default of `ignoreChanges`, as that does one of this key. Default: every change
+    counts."""
+
     topic: TopicName = _unset()
     """Full name of the topic. Default: made from `kafka.topicTemplate`."""
 
@@ -410,6 +422,10 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # its model_config
     """Several replicas that share the streams."""
 
 
+_INSTEAD: Final = {"ignore_changes": "publish_when", "publish_when": "ignore_changes"}
+"""Two keys for one thing: an entry that has either has no default of the other."""
+
+
 def with_defaults(settings: Settings) -> Settings:
     """`settings` with each entry of `resources` complete: its own keys, else those of `defaults`,
     else the built-in ones.
@@ -418,7 +434,9 @@ def with_defaults(settings: Settings) -> Settings:
     merged = tuple(
         entry.model_copy(
             update={
-                name: value for name, value in given.items() if name not in entry.model_fields_set
+                name: value
+                for name, value in given.items()
+                if entry.model_fields_set.isdisjoint({name, _INSTEAD.get(name)})
             }
         )
         for entry in settings.resources

@@ -220,6 +220,15 @@ def is_secrets(entry: ResourceEntry) -> bool:
     )
 
 
+def what_counts(entry: ResourceEntry) -> str:
+    """Which changes of an object are published, in words; "" where all are."""
+    if entry.ignore_changes:
+        return f"all but {', '.join(entry.ignore_changes)}"
+    if entry.publish_when is None:
+        return ""
+    return ", ".join(entry.publish_when) or "none, only adds and deletes"
+
+
 def may_mean(planned: Planned, stream: str) -> bool:
     """Whether an entry means `stream`, or may mean it as far as is known without a cluster."""
     if planned.id == stream:

@@ -26,7 +26,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import core_schema
 
 from watchrelay.model.names import parse_name
-from watchrelay.model.paths import parse_path
+from watchrelay.model.paths import parse_counted, parse_ignored, parse_path
 
 # ---- durations and sizes -------------------------------------------------------------------------
 
@@ -345,6 +345,8 @@ Namespaces = Annotated[
     tuple[Annotated[StrictStr, _checked(_namespace)], ...], AfterValidator(_no_duplicates)
 ]
 Paths = tuple[Annotated[StrictStr, _checked(parse_path)], ...]
+IgnoredPaths = tuple[Annotated[StrictStr, _checked(parse_ignored)], ...]
+CountedPaths = tuple[Annotated[StrictStr, _checked(parse_counted)], ...]
 Servers = Annotated[tuple[Annotated[StrictStr, _checked(check_server)], ...], Field(min_length=1)]
 Listen = Annotated[StrictStr, _checked(_listen)]
 WebAddress = Annotated[StrictStr, _checked(_web_address, pattern=r"^https?://.+")]

@@ -7,7 +7,7 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Literal
 
@@ -71,6 +71,10 @@ class Stale(msgspec.Struct, frozen=True):
     key: str
 
 
+Bare = Callable[[bytes, str], bytes]
+"""(published bytes, resourceVersion) -> what of them is compared with the cluster, as a hash."""
+
+
 def bare_hash(value: bytes, version: str) -> bytes:
     """Eight bytes that tell two objects apart, their resourceVersion aside: with
     `suppressUnchanged` the topic may have an older version of an otherwise equal object."""
@@ -89,7 +93,8 @@ def _without_version(source: bytes) -> list[bytes]:
 
 
 class Audit:
-    """One stream in one partition. `bare`: keep for comparing with the cluster, not the values."""
+    """One stream in one partition. `bare`: keep this of each value, to compare it with the
+    cluster; None: nothing."""
 
     def __init__(
         self,
@@ -99,7 +104,7 @@ class Audit:
         *,
         origin: Origin,
         partitions: int,
-        bare: bool = False,
+        bare: Bare | None = None,
     ) -> None:
         self.stream, self.topic, self.partition = stream, topic, partition
         self.start = origin.offset or 0
@@ -176,7 +181,7 @@ class Audit:
             self._outdated.pop(key, None)
         after = None
         if value is not None:
-            kept = bare_hash(value, record.version) if self._bare else b""
+            kept = b"" if self._bare is None else self._bare(value, record.version)
             after = Held(kept, found, record.uid, record.version, record.epoch, record.sequence)
         before = state.hold(key, after)
         if before is None and value is not None:

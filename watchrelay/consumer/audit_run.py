@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchrelay.consumer.audit import Audit, AuditProblem
+from watchrelay.consumer.audit import Audit, AuditProblem, Bare
 from watchrelay.consumer.changes import Problem, ReadProblems
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.locate import Finder, within
@@ -47,7 +47,12 @@ class Auditor:
     long as there is a reason to."""
 
     def __init__(
-        self, reading: Reading, *, control_topic: str, streams: Sequence[str], bare: bool
+        self,
+        reading: Reading,
+        *,
+        control_topic: str,
+        streams: Sequence[str],
+        bare: Callable[[str], Bare | None],
     ) -> None:
         self._reading, self._bare = reading, bare
         self._control, self._streams = control_topic, frozenset(streams)
@@ -119,7 +124,7 @@ class Auditor:
                     *place,
                     origin=origin,
                     partitions=described[stream].partitions,
-                    bare=self._bare,
+                    bare=self._bare(stream),
                 )
                 for stream, origin in within(origins, offsets[place][1]).items()
             }
@@ -173,13 +178,13 @@ async def open_auditor(
     *,
     control_topic: str,
     streams: Sequence[str] = (),
-    bare: bool = False,
+    bare: Callable[[str], Bare | None] = lambda _stream: None,
 ) -> AsyncIterator[Auditor]:
     """An auditor of these streams, or of all. Raises SinkUnavailable for each error of Kafka in the
     block.
 
     Args:
-        bare: as of `Audit`."""
+        bare: that of `Audit`, by stream."""
     limits = {control_topic: VALUE_BYTES_MAX}
     async with open_reading(connection, limits, **_FETCHING) as reading:
         yield Auditor(reading, control_topic=control_topic, streams=streams, bare=bare)

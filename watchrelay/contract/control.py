@@ -100,6 +100,8 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "selectors": _Selectors,
         "configHash": Annotated[str, Meta(max_length=NAME_MAX)],
         "epochBase": Annotated[int, Meta(ge=0)],
+        "ignoreChanges": list[str],
+        "publishWhen": list[str],
     },
     "snapshot": {
         "snapshot": _Id,

@@ -41,6 +41,7 @@ from watchrelay.plan.described import keys_described
 from watchrelay.publish.recovery import (
     Decision,
     FirstSnapshot,
+    ListAndDiff,
     LogRecovery,
     ReadAgainFromStart,
     RecoveredState,
@@ -237,7 +238,7 @@ class LogReader:
 
 def log_recovery(spec: StreamSpec, partition: int, store: Store) -> LogRecovery:
     """Of one partition of the stream, into entries of `store`."""
-    return LogRecovery(spec.stream, partition, partitions=spec.partitions, pack=store.pack)
+    return LogRecovery(spec.stream, partition, partitions=spec.partitions, pack=store.pack_logged)
 
 
 class LogFold:
@@ -413,6 +414,10 @@ async def resume(
             newest=result.newest_on_log,
             # none, unless they differ
             frontiers=dict(zip(recoveries, result.frontiers, strict=False)),
+            in_full=isinstance(decision, FirstSnapshot)
+            or (
+                isinstance(decision, ListAndDiff) and (decision.config_changed or decision.doubted)
+            ),
         )
     writer.resume(result)
     log.info(

@@ -7,6 +7,7 @@ import logging
 from functools import cached_property
 from typing import Literal
 
+from watchrelay.config.streams import what_counts
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.beside import beside
@@ -81,6 +82,7 @@ class StreamRunner:
         self._context = context
         spec = planned.spec
         self._status = context.statuses.open(spec.id, spec.topic)
+        self._status.counted = what_counts(planned.entry)
         self._progress = StreamProgress()
         self._topic = StreamTopic(spec, context, self._status, self._progress)
         self._watcher: Watcher | None = None
@@ -334,6 +336,7 @@ class StreamRunner:
             partitions=spec.partitions,
             key_prefix=spec.key_prefix,
             suppress_unchanged=self.planned.suppress_unchanged,
+            counting=self.planned.counting,
             namespaces=spec.plan.arrival_namespaces,
         )
 

@@ -93,7 +93,8 @@ class Entry(msgspec.Struct, gc=False):
 class Upserted(msgspec.Struct, gc=False):
     """The object is new or has changed. `uid` and `hash`: copies, so that the writer need
     not decode `entry`. `replaced_hash`: that of the published state before it, None without one.
-    `value`: the published bytes; None: unpack `entry.packed`."""
+    `value`: the published bytes; None: unpack `entry.packed`. `replaced`: that state itself, where
+    the store compares by what counts."""
 
     key: bytes
     entry: Entry
@@ -101,15 +102,18 @@ class Upserted(msgspec.Struct, gc=False):
     hash: int
     replaced_hash: int | None
     value: bytes | None
+    replaced: Entry | None = None
 
 
 class Removed(msgspec.Struct, gc=False):
     """The object was deleted. `entry` is its last known state; `resource_version` the value of
-    ce_wrrv (docs/record-contract.md, section 3)."""
+    ce_wrrv (docs/record-contract.md, section 3). `replaced`: that state too, where the store
+    compares by what counts."""
 
     key: bytes
     entry: Entry
     resource_version: str
+    replaced: Entry | None = None
 
 
 ObjectChange = Upserted | Removed

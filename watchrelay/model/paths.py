@@ -1,5 +1,5 @@
-"""Paths into an object, as `drop` and `redact` name them: `spec.containers[*].env`, `data.*`,
-`metadata.annotations["a.b/c"]`."""
+"""Paths into an object, as `drop`, `redact`, `ignoreChanges` and `publishWhen` name them:
+`spec.containers[*].env`, `data.*`, `metadata.annotations["a.b/c"]`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,54 @@ Path = tuple[Step, ...]
 PROTECTED: Final = ("name", "namespace", "uid", "resourceVersion")
 """Keys of `metadata` that no path removes or hides: the record key and the order need them."""
 
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+NEVER_COUNT: Final[tuple[Path, ...]] = (
+    ("metadata", "resourceVersion"),
+    ("metadata", "generation"),
+    ("metadata", "managedFields"),
+    ("metadata", "annotations", LAST_APPLIED),
+)
+"""What follows from a change of other fields: a change of these alone does not count."""
+
 _KEY = re.compile(r'[^.\[\]"*\s]+|\*')
 _QUOTED = re.compile(r'\["((?:[^"\\]|\\["\\])*)"\]')
 _BARE = re.compile(r'[^.\[\]"*\s]+')
 
 
 def parse_path(text: str) -> Path:
-    """The steps that `text` names, at least one; the first is never `Wild.ITEM`. The inverse of
-    `format_path`.
+    """As `path_of`, for what may be dropped or redacted. The inverse of `format_path`.
 
     Raises: ValueError, one line: the text is no path, or names a protected key."""
+    path = path_of(text)
+    _refuse_protected(text, path)
+    return path
+
+
+def parse_ignored(text: str) -> Path:
+    """As `path_of`, for `ignoreChanges`. Raises: ValueError, one line."""
+    path = path_of(text)
+    if path in {("metadata",), ("metadata", "uid"), ("metadata", "deletionTimestamp")}:
+        raise ValueError(
+            f"{text!r}: uid and deletionTimestamp always count; name other keys of metadata"
+        )
+    return path
+
+
+def parse_counted(text: str) -> Path:
+    """As `path_of`, for `publishWhen`. Raises: ValueError, one line."""
+    path = path_of(text)
+    if any(covers(each, path) for each in NEVER_COUNT):
+        raise ValueError(
+            f"{text!r}: never counts by itself; name the fields whose changes are to be "
+            "published, such as spec"
+        )
+    return path
+
+
+def path_of(text: str) -> Path:
+    """The steps that `text` names, at least one; the first is never `Wild.ITEM`.
+
+    Raises: ValueError, one line: the text is no path."""
     if not text:
         raise ValueError("the path is empty")
     if text.startswith(("$", "/")):
@@ -39,9 +77,15 @@ def parse_path(text: str) -> Path:
     at = 0
     while at < len(text):
         at = _step(text, at, steps)
-    path = tuple(steps)
-    _refuse_protected(text, path)
-    return path
+    return tuple(steps)
+
+
+def covers(path: Path, other: Path) -> bool:
+    """Whether `other` leads to nothing but what is at or within `path`."""
+    return len(path) <= len(other) and all(
+        step == beside or (step is Wild.KEY and isinstance(beside, str))
+        for step, beside in zip(path, other, strict=False)
+    )
 
 
 def _step(text: str, at: int, steps: list[Step]) -> int:

@@ -55,7 +55,7 @@ _VALUES: Final = {
     "watch_starts": ("watchlist", "watch"),
     "watch_ends": ("timeout", "gone", "eof", "silent", "error"),
     "events_received": ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"),
-    "events_filtered": ("suppressed", "namespace", "quarantined", "part"),
+    "events_filtered": ("suppressed", "ignored", "namespace", "quarantined", "part"),
     "ownership_changes": ("claim", "assigned", "handed_over", "revoked", "fenced"),
     "records_acked": ("event", "snapshot", "tombstone", "marker"),
     "records_trimmed": ("fields", "stub", "withheld"),
@@ -123,7 +123,9 @@ _HELP: Final[dict[tuple[str, tuple[str, ...]], dict[str, str]]] = {
     ("counter", (*RESOURCE, "mode")): {"watch_starts": "Watches opened, by mode."},
     ("counter", (*RESOURCE, "reason")): {
         "watch_ends": "Watches ended, by reason.",
-        "events_filtered": "Events not published, by reason.",
+        "events_filtered": "Events not published, by reason: nothing that is published had "
+        "changed (suppressed), or nothing that counts (ignored); of another namespace, or part; "
+        "an object that cannot be decoded (quarantined).",
     },
     ("counter", RESOURCE): {
         "missed_changes": "Changes found by a list that the watch should have shown.",

@@ -152,12 +152,14 @@ class StreamStatus:
     read to its end, and is followed.
     `lag_ms`: how long the slowest event of the newest acknowledged batch took; None before the
     first event.
+    `counted`: which changes are published, "" for all of them.
     `objects` and `owner` of a stream that another replica writes are those of its newest snapshot
     and claim. `transitions_count`: transitions since the start, so that a reader knows when there
     are new ones."""
 
     stream: str
     topic: str = ""
+    counted: str = ""
     objects: int = 0
     listed: int = 0
     epoch: int | None = None
@@ -318,6 +320,7 @@ class StreamStatus:
             "waitsFor": self.waits_for or None,
             "complete": self.complete,
             "dirtyKeys": self.queues.dirty_keys,
+            "changesThatCount": self.counted or None,
         }
 
     def history_json(self) -> list[dict[str, str]]:

@@ -26,9 +26,11 @@ from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
 from watchrelay.model.names import DOTLESS_GROUPS
 from watchrelay.model.parts import Part, part_id
+from watchrelay.model.paths import parse_counted, parse_ignored
 from watchrelay.model.reach import Overlaps, reach_of
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
+from watchrelay.store.counting import Counting
 from watchrelay.store.transform import Transform
 
 PLAIN, PREFIXED = "plain", "prefixed"
@@ -45,6 +47,7 @@ class PlannedStream:
     transform: Transform
     suppress_unchanged: bool
     entry: ResourceEntry
+    counting: Counting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +217,8 @@ def _plan(
     prefixed: bool,
 ) -> PlannedStream:
     kafka = settings.kafka
-    transform = Transform.compile(
-        resource,
-        drop=entry.drop,
-        redact=entry.redact,
-        keep_managed_fields=entry.keep_managed_fields,
-        keep_last_applied=entry.keep_last_applied,
-        include_secret_data=entry.include_secret_data,
-        metadata_only=entry.metadata_only,
-    )
+    transform = _transform(resource, entry)
+    counting = _counting(resource, entry, transform)
     selection = Selection(
         resource=resource,
         namespace=namespace,
@@ -230,6 +226,7 @@ def _plan(
         field_selector=field_selector(entry, namespace),
         metadata_only=entry.metadata_only,
         depth_checked=transform.enters
+        or counting is not None
         or kafka.format != "cloudevents"
         or not _of_bounded_depth(resource),
     )
@@ -252,6 +249,9 @@ def _plan(
         "transform": transform.describe(),
         "format": kafka.format,
     }
+    counted = {} if counting is None else counting.describe()
+    if counted:
+        decides["counted"] = counted
     config_hash = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
     topic = resource_topic(settings, entry, resource)
     asked = asked_partitions(settings, entry)
@@ -265,6 +265,7 @@ def _plan(
         "namespace": namespace,
         "selectors": selectors,
         "configHash": config_hash,
+        **counted,
     }
     spec = StreamSpec(
         id=stream_id(entry, resource.qualified, namespace),
@@ -279,4 +280,31 @@ def _plan(
         snapshot_interval_s=entry.snapshot_interval_s,
         description=description,
     )
-    return PlannedStream(spec, transform, suppress_unchanged=entry.suppress_unchanged, entry=entry)
+    return PlannedStream(spec, transform, entry.suppress_unchanged, entry, counting)
+
+
+def _transform(resource: Resource, entry: ResourceEntry, *, hides: bool = True) -> Transform:
+    """How objects are shaped before they are published; without `hides`, but for what is
+    redacted."""
+    return Transform.compile(
+        resource,
+        drop=entry.drop,
+        redact=entry.redact if hides else (),
+        keep_managed_fields=entry.keep_managed_fields,
+        keep_last_applied=entry.keep_last_applied,
+        include_secret_data=entry.include_secret_data or not hides,
+        metadata_only=entry.metadata_only,
+    )
+
+
+def _counting(resource: Resource, entry: ResourceEntry, transform: Transform) -> Counting | None:
+    """What counts of objects; None where all of it does."""
+    if not entry.ignore_changes and entry.publish_when is None:
+        return None
+    before = _transform(resource, entry, hides=False) if transform.redacts else transform
+    return Counting.compile(
+        before,
+        redacts=transform.redacts,
+        ignored=map(parse_ignored, entry.ignore_changes),
+        published=None if entry.publish_when is None else map(parse_counted, entry.publish_when),
+    )

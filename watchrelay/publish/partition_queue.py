@@ -40,7 +40,8 @@ class QueuedRecord(msgspec.Struct, gc=False):
     for the key before this record, None for nothing, or nothing verified. `received_at_s` is
     monotonic, 0 for what no watch event caused. `queued_bytes` counts towards the bound.
     `trailing_tombstone`: this is the null that follows a delete, in formats whose record of a
-    delete has a value (an envelope); in the others the delete is a null itself.
+    delete has a value (an envelope); in the others the delete is a null itself. `replaced`: as of
+    `Upserted`.
     """
 
     key: bytes
@@ -57,6 +58,7 @@ class QueuedRecord(msgspec.Struct, gc=False):
     queued_bytes: int = RECORD_COST_BYTES
     trimmed: Trimmed = ""
     trailing_tombstone: bool = False
+    replaced: Entry | None = None
 
     @classmethod
     def deletion(
@@ -121,7 +123,8 @@ class DirtyKey(msgspec.Struct, gc=False):
     `deleted_version` is that of the newest removal, "" for none. `must_publish`: a record is needed
     whatever the state, for the log may hold something else. `states`: how many states wait for a
     record, counted up to `STATES_MAX`; the oldest of them was received at `received_at_s`, 0 where
-    the key became dirty without an event.
+    the key became dirty without an event. `replaced`: the state of that `hash`, if the store
+    compares by what counts.
     """
 
     uid: str
@@ -130,6 +133,7 @@ class DirtyKey(msgspec.Struct, gc=False):
     must_publish: bool
     states: int
     received_at_s: float
+    replaced: Entry | None = None
 
 
 class DirtyKeys(OrderedDict[bytes, DirtyKey]):
@@ -142,9 +146,12 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         self.skipped = 0
         """States without a record; `take_skipped` sets it back to 0."""
 
-    def require(self, key: bytes, uid: str, published_hash: int | None) -> None:
-        """Publish `key` whatever its state: its last record on the log is stale."""
-        known = self.setdefault(key, DirtyKey(uid, published_hash, "", True, 0, 0.0))
+    def require(
+        self, key: bytes, uid: str, published_hash: int | None, replaced: Entry | None
+    ) -> None:
+        """Publish `key` whatever its state: its last record on the log is stale. `replaced` as in
+        `changed`."""
+        known = self.setdefault(key, DirtyKey(uid, published_hash, "", True, 0, 0.0, replaced))
         known.must_publish = True
 
     def changed(
@@ -156,20 +163,23 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
         *,
         unverified: bool,
         removed_version: str | None,
+        replaced: Entry | None,
     ) -> None:
         """Take a new state, or the removal of the object with this `uid` at `removed_version`.
 
         Args:
             published_hash: That of the object on the log, None for none, or none verified. That
                 object has the same `uid`: a new uid comes as two changes, the removal of the old
-                object, then an upsert. Used only if the key was not dirty, as `unverified`.
+                object, then an upsert. Used only if the key was not dirty, as `unverified` and
+                `replaced`.
             unverified: The log may hold a state of the key that was not verified.
         """
         known = self.get(key)
         if known is None:
             must_publish = published_hash is None and (unverified or removed_version is not None)
+            version = removed_version or ""
             self[key] = DirtyKey(
-                uid, published_hash, removed_version or "", must_publish, 1, received_at_s
+                uid, published_hash, version, must_publish, 1, received_at_s, replaced
             )
             return
         if removed_version is not None:

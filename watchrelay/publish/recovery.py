@@ -47,10 +47,12 @@ class WatchFrom:
 @dataclass(frozen=True, slots=True)
 class ListAndDiff:
     """List, and publish the difference from the log. `config_changed`: the log was written under
-    another config."""
+    another config. `doubted`: what it has of an object may be wrong. Of both, the difference is by
+    all that is published, not by what counts."""
 
     reason: str
     config_changed: bool = False
+    doubted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,7 +448,7 @@ def decide(
     if any(config not in recovery.configs or len(recovery.configs) > 1 for recovery in recoveries):
         return ListAndDiff("the stream's config changed", config_changed=True)
     if doubt := _doubt([recovery.tail for recovery in recoveries], foreign=foreign, wrong=wrong):
-        return ListAndDiff(doubt)
+        return ListAndDiff(doubt, doubted=True)
     frontiers = [recovery.frontier for recovery in recoveries]
     if any(frontier in {"", "0"} for frontier in frontiers):
         return ListAndDiff("a partition has no frontier")

@@ -40,6 +40,8 @@ _CHANGE_REASONS: frozenset[Reason] = frozenset({"watch", "relist", "resume", "co
 """Reasons of changes, as opposed to snapshot members and repairs. "resume": of the first list after
 a start that could not continue the watch from the log."""
 
+Settle = Callable[[bytes, Entry], bool]
+"""As `StoreView.settle`."""
 Fit = Callable[[bytes, bytes | None, Entry, int | None], tuple[bytes, Trimmed]]
 """(key, value or None to unpack it, entry, `form_hash`) -> what to publish of an object that may be
 too large: the form with `form_hash`, which the log has, or where that is None the largest one that
@@ -231,6 +233,8 @@ class StreamQueues:
                     record_bytes,
                     trimmed,
                 )
+                if change.replaced is not None:
+                    item.replaced = change.replaced
                 partitions[entry.partition].waiting.append(item)
                 added_bytes += record_bytes
                 upserted += 1
@@ -273,6 +277,7 @@ class StreamQueues:
         deletion = QueuedRecord.deletion(
             key, entry, reason, replaced_hash, version, time_ms, received_at_s
         )
+        deletion.replaced = change.replaced
         self._append(self.by_partition[entry.partition], *self._with_trailing_tombstone(deletion))
 
     def _forget(self, key: bytes) -> None:
@@ -370,7 +375,8 @@ class StreamQueues:
             return
         elif queue.dirty is not None:
             published_hash = None if here is None else self.published_hash(key, here.hash)
-            queue.dirty.require(key, "" if here is None else here.uid, published_hash)
+            uid, replaced = ("", None) if here is None else (here.uid, here)
+            queue.dirty.require(key, uid, published_hash, replaced)
         else:
             self._queue_repair(key, here, queue, time_ms)
 
@@ -543,6 +549,7 @@ class StreamQueues:
                 received_at_s,
                 unverified=key in self.unverified_keys,
                 removed_version=removed_version,
+                replaced=change.replaced,
             )
         return rest
 
@@ -584,7 +591,7 @@ class StreamQueues:
             self._account(item, -1)
             unchanged_member = item.reason == "snapshot" and item.value_hash == published_hash
             if item.reason == "healed":
-                dirty.require(key, uid, published_hash)
+                dirty.require(key, uid, published_hash, item.entry)
             elif not (item.trailing_tombstone or unchanged_member):
                 dirty.changed(
                     key,
@@ -593,6 +600,7 @@ class StreamQueues:
                     item.received_at_s,
                     unverified=key in self.unverified_keys,
                     removed_version=item.version if item.verb == "deleted" else None,
+                    replaced=item.replaced,
                 )
 
     def refill(
@@ -602,6 +610,7 @@ class StreamQueues:
         *,
         time_ms: int,
         limit_bytes: int,
+        settle: Settle = lambda _key, _published: False,
     ) -> bool:
         """Queue the present state of the oldest dirty keys.
 
@@ -617,7 +626,7 @@ class StreamQueues:
             if not dirty or queue.waiting_bytes >= limit_bytes:
                 break
             key, dirty_key = dirty.popitem(last=False)
-            entry = _belonging(get(key), queue.partition)
+            entry = _belonging(self._settled(key, dirty_key, settle) or get(key), queue.partition)
             published = self._publish_key(queue, key, dirty_key, entry, time_ms)
             dirty.skipped += max(0, dirty_key.states - published)
         if dirty:
@@ -626,6 +635,16 @@ class StreamQueues:
         self._conflating -= 1
         queue.dirty = None
         return True
+
+    def _settled(self, key: bytes, dirty_key: DirtyKey, settle: Settle) -> Entry | None:
+        """The published state of a dirty key, where the store holds it as the present one: that is
+        equal in what counts."""
+        published, published_hash = dirty_key.replaced, dirty_key.hash
+        if published is None or published_hash is None or not settle(key, published):
+            return None
+        if published_hash != published.hash:
+            self.trimmed_hashes[key] = (published.hash, published_hash)
+        return published
 
     def _publish_key(
         self,

@@ -6,8 +6,8 @@ import msgspec
 import zstandard
 
 from watchrelay.contract.records import Trimmed
+from watchrelay.model.paths import LAST_APPLIED
 
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KEPT = ("apiVersion", "kind", "metadata")
 _METADATA_OF_SMALLEST = (
     "name",

@@ -455,7 +455,11 @@ class StreamWriter:
         """Queue a batch of dirty keys of a conflated partition."""
         queues, now_ms = self._queues, self._wall_ms()
         if not queues.refill(
-            queue, self._store.get, time_ms=now_ms, limit_bytes=self._context.batch_bytes
+            queue,
+            self._store.get,
+            time_ms=now_ms,
+            limit_bytes=self._context.batch_bytes,
+            settle=self._store.settle,
         ):
             if not queue.waiting:
                 # no key examined needed a record: no receipt will wake us

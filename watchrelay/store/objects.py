@@ -15,6 +15,7 @@ from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted, length_prefixed
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
+from watchrelay.store.counting import HASH_BYTES, UNKNOWN, Counting
 from watchrelay.store.pack import TRAIN_AT_OBJECTS, ObjectCompressor
 from watchrelay.store.transform import Transform
 
@@ -28,6 +29,7 @@ Pieces = Iterator[list[ObjectChange]]
 """Changes, each made as its piece is taken: what is taken must be published in the same step."""
 
 _PLACE_BYTES: Final = 4
+_COUNTED_PLACE_BYTES: Final = HASH_BYTES + _PLACE_BYTES
 _NOWHERE: Final = 0xFFFFFFFF
 _VERSION_KEY: Final = b'"resourceVersion":"'
 
@@ -47,11 +49,13 @@ class ApplyResult:
 @dataclass(slots=True)
 class ReplaceResult:
     """The effect of a complete list: the changes in `pieces` are removals, then upserts in list
-    order. In those taken so far, `missed` keys differ; `kept` keys are missing in the list but
-    stay, because some of its objects could not be decoded."""
+    order. In those taken so far, `missed` keys differ; of `unsure` keys only the versions could be
+    compared, so they may be equal in what counts. `kept` keys are missing in the list but stay,
+    because some of its objects could not be decoded."""
 
     pieces: Pieces = field(default_factory=lambda: iter(()))
     missed: int = 0
+    unsure: set[bytes] = field(default_factory=set)
     kept: set[bytes] = field(default_factory=set)
 
 
@@ -59,7 +63,8 @@ class Store:
     """Entries by record key; a new state of an object is a new `Entry`, so a queued one never
     changes.
 
-    A list of the held state, and a frame applied twice, make no change.
+    A list of the held state, and a frame applied twice, make no change. With `counting`, nor does a
+    state that is equal in what counts, and packed values begin with the hash of that.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class Store:
         partitions: int,
         key_prefix: bytes = b"",
         suppress_unchanged: bool = True,
+        counting: Counting | None = None,
         namespaces: frozenset[str] = frozenset(),
         train_at: int = TRAIN_AT_OBJECTS,
         piece: int = PIECE_KEYS,
@@ -82,11 +88,15 @@ class Store:
         self._partitions = partitions
         self._prefix = key_prefix.decode()
         self._suppress = suppress_unchanged and not transform.redacts
+        self._counting = counting
+        self._in_full = False
+        """Compare the next list by all that is published, not by what counts."""
         self._namespaces = namespaces
         self._train_at, self._piece = train_at, piece
         self._packer = ObjectCompressor()
         self._entries: dict[bytes, Entry] = {}
         self._staged: dict[bytes, Entry] | None = None
+        """The running list, until all its `Pieces` are taken."""
         self._unreadable = 0
         self._damaged: set[bytes] = set()
         self._loading: Sequence[Mapping[bytes, Entry]] = ()
@@ -100,6 +110,11 @@ class Store:
         the API server was restored."""
 
     # ---- what is held ----
+
+    @property
+    def counts(self) -> bool:
+        """Whether states are compared by what counts."""
+        return self._counting is not None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -134,16 +149,17 @@ class Store:
 
     def unpack(self, entry: Entry) -> bytes:
         """The published bytes of `entry`, a present or former one."""
-        packed = entry.packed
-        at = int.from_bytes(packed[:_PLACE_BYTES], "little")
-        body = self._packer.unpack(memoryview(packed)[_PLACE_BYTES:])
+        packed, counting = entry.packed, self._counting
+        body_at = _PLACE_BYTES if counting is None else _COUNTED_PLACE_BYTES
+        at = int.from_bytes(packed[body_at - _PLACE_BYTES : body_at], "little")
+        body = self._packer.unpack(memoryview(packed)[body_at:])
         if at == _NOWHERE:
             return body
         return b"%b%b%b" % (body[:at], entry.resource_version.encode(), body[at:])
 
     def pack(self, value: bytes, version: str) -> bytes:
-        """The packed value of an entry: the published bytes without their resourceVersion,
-        compressed, after the position of that.
+        """The packed value of an entry, but for what counts: the published bytes without their
+        resourceVersion, compressed, after the position of that.
 
         The entry holds the version, so two states differ only in their versions exactly when their
         packed bytes are equal: `suppress_unchanged` compares them without a second hash. Should the
@@ -158,11 +174,31 @@ class Store:
         body = b"".join((value[:at], value[at + len(text) :]))
         return at.to_bytes(_PLACE_BYTES, "little") + self._packer.pack(body)
 
+    def pack_logged(self, value: bytes, version: str) -> bytes:
+        """The packed value of an entry that was read from the log."""
+        counting, packed = self._counting, self.pack(value, version)
+        if counting is None:
+            return packed
+        return (UNKNOWN if counting.redacts else counting.of_value(value)) + packed
+
+    def settle(self, key: bytes, published: Entry) -> bool:
+        """Whether the held state is equal in what counts to `published`, the newest published state
+        of its key; that is then held again."""
+        held = self._entries.get(key) if self.counts else None
+        if held is None or not (held.has_uid_of(published) and _counts_as(held, published)):
+            return False
+        self._entries[key] = published
+        if self._staged is not None and self._staged.get(key) is held:
+            self._staged[key] = published
+        return True
+
     def _upsert(
         self, key: bytes, frame: ObjectFrame, held: Entry | None, uid: bytes
     ) -> tuple[Entry, bytes, int]:
         """The entry of `frame`, whose uid is `uid`, `length_prefixed`; with its published bytes and
         their hash. `held` itself, and 0 for the hash, where the content is equal."""
+        if self._counting is not None:
+            return self._upsert_counting(self._counting, key, frame, held, uid)
         value, version = self._transform(frame), frame.resource_version
         tail = uid + self.pack(value, version)
         if held is None:
@@ -172,6 +208,29 @@ class Store:
         else:
             partition = held.partition
         value_hash = content_hash(key, value)
+        return Entry.of_tail(version, partition, value_hash, tail), value, value_hash
+
+    def _upsert_counting(
+        self, counting: Counting, key: bytes, frame: ObjectFrame, held: Entry | None, uid: bytes
+    ) -> tuple[Entry, bytes, int]:
+        """As `_upsert`: `held` also where it is equal in what counts. Where that of `held` is not
+        known, equal versions of equal content tell it from here on."""
+        counted, version = counting.of(frame), frame.resource_version
+        before = None if held is None or not held.has_uid(uid) else held
+        known = UNKNOWN if before is None else before.packed[:HASH_BYTES]
+        if before is not None and counted == known != UNKNOWN and not self._in_full:
+            return before, b"", 0
+        value = self._transform(frame)
+        packed = self.pack(value, version)
+        if (
+            before is not None
+            and (self._suppress or version == before.resource_version)
+            and before.packed[HASH_BYTES:] == packed
+        ):
+            before.packed = counted + packed
+            return before, value, 0
+        partition = partition_of(key, self._partitions) if held is None else held.partition
+        value_hash, tail = content_hash(key, value), uid + counted + packed
         return Entry.of_tail(version, partition, value_hash, tail), value, value_hash
 
     # ---- the log ----
@@ -190,6 +249,7 @@ class Store:
         skip: Mapping[bytes, str],
         newest: str,
         frontiers: Mapping[int, str] | None = None,
+        in_full: bool = False,
     ) -> None:
         """Take the state recovered from the log; the next list is a difference from it, by content.
 
@@ -199,12 +259,13 @@ class Store:
             newest: The highest version on the log.
             frontiers: By partition, where they differ and the watch begins at the lowest: frames of
                 keys that are not held are replays up to there.
+            in_full: The next list is compared by all that is published, not by what counts.
         """
         assert not self._entries, "only an empty store resumes from the log"
         self._entries = dict(entries)
         self._loading = ()
         self.has_state = True
-        self._by_content = True
+        self._by_content, self._in_full = True, in_full
         self._skip, self._frontiers = dict(skip), frontiers or {}
         known = [newest, *self._frontiers.values()]
         self._skip_until = max(known, key=lambda version: (len(version), version))
@@ -230,7 +291,7 @@ class Store:
         applied = ApplyResult()
         entries, changes = self._entries, applied.changes
         resuming = bool(self._skip or self._frontiers)
-        namespaces, prefix = self._namespaces, self._prefix
+        namespaces, prefix, counts = self._namespaces, self._prefix, self._counting is not None
         for frame in frames:
             if namespaces and frame.namespace not in namespaces:
                 applied.elsewhere += 1
@@ -245,7 +306,9 @@ class Store:
                     applied.repeated += 1
                 else:
                     del entries[key]
-                    changes.append(Removed(key, held, frame.resource_version))
+                    changes.append(
+                        Removed(key, held, frame.resource_version, held if counts else None)
+                    )
                 continue
             if held is not None and _repeats(frame, held):
                 applied.repeated += 1
@@ -260,9 +323,14 @@ class Store:
                 if held.has_uid(uid):
                     replaced_hash = held.hash
                 else:
-                    changes.append(Removed(key, held, entry.resource_version))
+                    changes.append(
+                        Removed(key, held, entry.resource_version, held if counts else None)
+                    )
             entries[key] = entry
-            changes.append(Upserted(key, entry, frame.uid, value_hash, replaced_hash, value))
+            upserted = Upserted(key, entry, frame.uid, value_hash, replaced_hash, value)
+            if counts and replaced_hash is not None:
+                upserted.replaced = held
+            changes.append(upserted)
         if len(entries) >= self._train_at and not self._packer.trained:
             self._train(entries)
         return applied
@@ -368,15 +436,15 @@ class Store:
         listed, held = self._staged, self._entries
         replaced = ReplaceResult()
         self._forget_log()
+        self._in_full = False
         for key in held if self._unreadable or self._damaged else ():
             if key not in listed and (self._unreadable or key in self._damaged):
                 listed[key] = held[key]
                 replaced.kept.add(key)
-        self._staged = None
         if self.has_state:
             replaced.pieces = self._difference(listed, resource_version, replaced)
         else:
-            self._entries, self.has_state = listed, True
+            self._entries, self._staged, self.has_state = listed, None, True
         return replaced
 
     def _difference(
@@ -393,7 +461,8 @@ class Store:
                 # The version of the list that misses it, or of the object that replaced it: that
                 # of the list would be newer than its successor.
                 version = resource_version if new is None else new.resource_version
-                piece.append(Removed(key, entry, version))
+                kept = None if self._counting is None else entry
+                piece.append(Removed(key, entry, version, kept))
             if number % size == 0:
                 yield piece
                 piece = []
@@ -401,14 +470,25 @@ class Store:
             old = held.get(key)
             if new is not old:
                 held[key] = new
-                replaced.missed += 1
-                replaced_hash = None if old is None else old.hash
-                piece.append(Upserted(key, new, new.uid, new.hash, replaced_hash, None))
+                upserted = Upserted(key, new, new.uid, new.hash, None, None)
+                if old is not None:
+                    upserted.replaced_hash = old.hash
+                    if self._counting is not None:
+                        upserted.replaced = old
+                if old is not None and self._is_unsure(old):
+                    replaced.unsure.add(key)
+                else:
+                    replaced.missed += 1
+                piece.append(upserted)
             if number % size == 0:
                 yield piece
                 piece = []
-        self._entries, self.in_difference = listed, False
+        self._entries, self._staged, self.in_difference = listed, None, False
         yield piece
+
+    def _is_unsure(self, entry: Entry) -> bool:
+        """Whether only its version tells a later state from this one."""
+        return self._counting is not None and entry.packed[:HASH_BYTES] == UNKNOWN
 
     # ---- the dictionary ----
 
@@ -416,11 +496,12 @@ class Store:
         """Train a dictionary on the first of `entries`, then pack all held values with it, so that
         equal contents have equal packed bytes."""
         samples = [entry for entry, _ in zip(entries.values(), range(self._train_at), strict=False)]
-        unpack = self._packer.unpack
-        if self._packer.train(unpack(memoryview(entry.packed)[_PLACE_BYTES:]) for entry in samples):
+        unpack, counting = self._packer.unpack, self._counting
+        body_at = _PLACE_BYTES if counting is None else _COUNTED_PLACE_BYTES
+        if self._packer.train(unpack(memoryview(entry.packed)[body_at:]) for entry in samples):
             for entry in self._distinct():
-                body = unpack(memoryview(entry.packed)[_PLACE_BYTES:])
-                entry.packed = entry.packed[:_PLACE_BYTES] + self._packer.pack(body)
+                body = unpack(memoryview(entry.packed)[body_at:])
+                entry.packed = entry.packed[:body_at] + self._packer.pack(body)
 
     def _distinct(self) -> Iterator[Entry]:
         yield from self._entries.values()
@@ -429,6 +510,12 @@ class Store:
         for key, entry in (self._staged or {}).items():
             if self._entries.get(key) is not entry:
                 yield entry
+
+
+def _counts_as(entry: Entry, other: Entry) -> bool:
+    """Whether both, of a store with `counting`, are known to be equal in what counts."""
+    counted = entry.packed[:HASH_BYTES]
+    return counted != UNKNOWN and counted == other.packed[:HASH_BYTES]
 
 
 def _older(version: str, than: str) -> bool:

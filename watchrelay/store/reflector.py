@@ -155,7 +155,8 @@ class Reflector:
             self._publisher.push(applied.changes, reason="watch", received_at_s=received_at_s)
         metrics = self._metrics
         if applied.suppressed:
-            metrics.events_filtered_total["suppressed"].inc(applied.suppressed)
+            reason = "ignored" if self._store.counts else "suppressed"
+            metrics.events_filtered_total[reason].inc(applied.suppressed)
         if applied.repeated:
             metrics.events_deduplicated_total.inc(applied.repeated)
         self._filtered(applied.elsewhere)
@@ -195,7 +196,7 @@ class Reflector:
             # Where the log was all that was known, and where an earlier such list is in `_unshown`
             # still: the watch shows it all the same.
             self._list_version = event.resource_version
-            self._unshown |= changed
+            self._unshown |= changed - replaced.unsure
             self._kept = replaced.kept
         else:
             self._count_missed()

@@ -17,10 +17,16 @@ from msgspec import Raw
 
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.model.frames import ABSENT, ObjectFrame, TypedObject
-from watchrelay.model.paths import PROTECTED, Path, Wild, format_path, parse_path
+from watchrelay.model.paths import (
+    LAST_APPLIED,
+    PROTECTED,
+    Path,
+    Wild,
+    format_path,
+    parse_path,
+)
 from watchrelay.model.resources import Resource
 
-LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 REDACTED: Final = Raw(b'"<redacted>"')
 
 _LAST_APPLIED_MARK: Final = b"last-applied-configuration"
@@ -31,8 +37,8 @@ _MAP, _LIST = b"{["
 # A subtree on its way out: raw as it came, or split one level for each level that a path entered.
 _Value = Union[Raw, dict[str, "_Value"], list["_Value"]]  # noqa: UP007 - "|" takes no name that is not there yet
 
-_split_map = msgspec.json.Decoder(dict[str, Raw]).decode
-_split_list = msgspec.json.Decoder(list[Raw]).decode
+split_map = msgspec.json.Decoder(dict[str, Raw]).decode
+split_list = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _encode_into = msgspec.json.Encoder().encode_into
 _WRITING = bytearray()
@@ -43,47 +49,47 @@ _Do = Literal["enter", "keep", "redact", "drop"]
 
 
 @dataclass(slots=True)
-class _Node:
+class Node:
     """What to do at one place: `keys` takes precedence over `other` (any other key); `items` is
     each item of a list. `sealed`: a map of secrets; any other value in its place is redacted whole.
     """
 
     do: _Do = "enter"
-    keys: dict[str, _Node] = field(default_factory=dict)
-    other: _Node | None = None
-    items: _Node | None = None
+    keys: dict[str, Node] = field(default_factory=dict)
+    other: Node | None = None
+    items: Node | None = None
     sealed: bool = False
 
 
-_KEEP: Final = _Node("keep")
+_KEEP: Final = Node("keep")
 
 
-def _grow(steps: Path, do: _Do) -> _Node:
-    node = _Node(do)
+def _grow(steps: Path, do: _Do) -> Node:
+    node = Node(do)
     for step in reversed(steps):
         if step is Wild.ITEM:
-            node = _Node(items=node)
+            node = Node(items=node)
         elif isinstance(step, Wild):
-            node = _Node(other=node)
+            node = Node(other=node)
         else:
-            node = _Node(keys={step: node})
+            node = Node(keys={step: node})
     return node
 
 
-def _merge(left: _Node | None, right: _Node | None) -> _Node | None:
+def _merge(left: Node | None, right: Node | None) -> Node | None:
     """One tree that does what both do; drop takes precedence over redact, redact over enter."""
     if left is None or right is None:
         return left or right
     stronger: tuple[_Do, ...] = ("keep", "drop", "redact")
     for do in stronger:
         if do in {left.do, right.do}:
-            return _Node(do)
-    keys: dict[str, _Node] = {}
+            return Node(do)
+    keys: dict[str, Node] = {}
     for key in (*left.keys, *right.keys):
         merged = _merge(left.keys.get(key, left.other), right.keys.get(key, right.other))
         assert merged is not None, "a key of either tree is in their union"
         keys[key] = merged
-    return _Node(
+    return Node(
         keys=keys,
         other=_merge(left.other, right.other),
         items=_merge(left.items, right.items),
@@ -91,35 +97,41 @@ def _merge(left: _Node | None, right: _Node | None) -> _Node | None:
     )
 
 
-def _tree(
-    dropped: Iterable[Path], hidden: Iterable[Path], *, sealed: Iterable[str]
-) -> _Node | None:
+def tree_of(paths: Iterable[Path], do: _Do) -> Node:
+    """The paths in one tree, with `do` at the end of each."""
+    root = Node()
+    for path in paths:
+        root = _merge(root, _grow(path, do)) or root
+    return root
+
+
+def _tree(dropped: Iterable[Path], hidden: Iterable[Path], *, sealed: Iterable[str]) -> Node | None:
     """All paths in one tree; None when there are none."""
-    root: _Node | None = None
+    root: Node | None = None
     for path in dropped:
         root = _merge(root, _grow(path, "drop"))
     for path in hidden:
         root = _merge(root, _grow(path, "redact"))
     for key in sealed:
-        root = _merge(root, _Node(keys={key: _Node(other=_Node("redact"), sealed=True)}))
+        root = _merge(root, Node(keys={key: Node(other=Node("redact"), sealed=True)}))
     return None if root is None else _protect(root)
 
 
-def _protect(root: _Node) -> _Node:
+def _protect(root: Node) -> Node:
     """`root`, but for what every object needs: apiVersion and kind, and the identity within
     metadata."""
     metadata = root.keys.get("metadata", root.other)
     if metadata is None:
         return root
     if metadata.do != "enter":
-        metadata = _Node(other=_Node(metadata.do))
+        metadata = Node(other=Node(metadata.do))
     if metadata.other is not None:
-        metadata = _Node(keys=metadata.keys | dict.fromkeys(PROTECTED, _KEEP), other=metadata.other)
+        metadata = Node(keys=metadata.keys | dict.fromkeys(PROTECTED, _KEEP), other=metadata.other)
     named = {} if root.other is None else {"apiVersion": _KEEP, "kind": _KEEP}
-    return _Node(keys=root.keys | named | {"metadata": metadata}, other=root.other)
+    return Node(keys=root.keys | named | {"metadata": metadata}, other=root.other)
 
 
-def _prune_map(values: dict[str, _Value], node: _Node) -> None:
+def _prune_map(values: dict[str, _Value], node: Node) -> None:
     known, other = node.keys, node.other
     for key in [key for key in known if key in values] if other is None else list(values):
         child = known.get(key, other)
@@ -130,7 +142,7 @@ def _prune_map(values: dict[str, _Value], node: _Node) -> None:
             values[key] = _pruned(values[key], child)
 
 
-def _pruned(value: _Value, node: _Node) -> _Value:
+def _pruned(value: _Value, node: Node) -> _Value:
     """What is left of `value`. A subtree that cannot be decoded is redacted whole."""
     if node.do == "redact":
         return REDACTED
@@ -141,11 +153,11 @@ def _pruned(value: _Value, node: _Node) -> _Value:
     first = memoryview(value)[0]
     try:
         if first == _MAP and (node.keys or node.other is not None):
-            split: dict[str, _Value] = _split_map(value)  # type: ignore[assignment]  # dict is invariant; this one is ours
+            split: dict[str, _Value] = split_map(value)  # type: ignore[assignment]  # dict is invariant; this one is ours
             _prune_map(split, node)
             return split
         if first == _LIST and node.items is not None and not node.sealed:
-            items = _split_list(value)
+            items = split_list(value)
             return [] if node.items.do == "drop" else [_pruned(item, node.items) for item in items]
     except BROKEN_JSON:
         return REDACTED
@@ -162,7 +174,7 @@ def _without_last_applied(annotations: Raw) -> _Value:
     if not _may_hold_last_applied(held):
         return annotations
     try:
-        split: dict[str, _Value] = _split_map(held)  # type: ignore[assignment]  # dict is invariant; this one is ours
+        split: dict[str, _Value] = split_map(held)  # type: ignore[assignment]  # dict is invariant; this one is ours
     except BROKEN_JSON:
         return REDACTED
     return split if split.pop(LAST_APPLIED, None) is not None else annotations
@@ -179,7 +191,7 @@ class Transform:
 
     redacts: bool
     _described: Mapping[str, object]
-    _root: _Node | None
+    _root: Node | None
     _drop_managed: bool
     _drop_last_applied: bool
     _metadata_only: bool
@@ -252,8 +264,8 @@ class Transform:
         if (typed := frame.typed) is not None:
             if self._takes_typed:
                 return self._encoded(typed)
-            whole = _split_map(_encode(typed))
-            split = _split_map(whole["metadata"])
+            whole = split_map(_encode(typed))
+            split = split_map(whole["metadata"])
         metadata: dict[str, _Value] = {**split}
         if self._drop_managed:
             metadata.pop("managedFields", None)

@@ -55,7 +55,8 @@ def test_a_good_config_is_one_object(file: Path, capsys: pytest.CaptureFixture[s
     assert out["kafka"] == {"bootstrapServers": ["127.0.0.1:1"], "protocol": "PLAINTEXT"}
     assert out["streams"][0] == {
         "stream": "pods@shop", "provisional": False, "entry": 0, "resource": "pods", "namespaces": ["shop"], "excludeNamespaces": [],
-        "name": None, "labelSelector": "app=web", "fieldSelector": None, "topic": "k8s.c.core.pods", "partitions": 1,
+        "name": None, "labelSelector": "app=web", "fieldSelector": None, "ignoreChanges": [], "publishWhen": None,
+        "topic": "k8s.c.core.pods", "partitions": 1,
     }  # fmt: skip
     assert (out["streams"][1]["provisional"], out["streams"][1]["topic"]) == (True, None)
     assert out["topics"] == [

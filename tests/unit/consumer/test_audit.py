@@ -34,7 +34,7 @@ def audit(
     name: str = "pods",
     finish: bool = True,
 ) -> Audit:
-    found = Audit(name, "t", partition, origin=origin, partitions=partitions, bare=True)
+    found = Audit(name, "t", partition, origin=origin, partitions=partitions, bare=bare_hash)
     before = hole = -1
     for offset, record in sorted(log.records.items()):
         taken = decode(record.key, record.value, record.headers)

@@ -11,8 +11,9 @@ from tests.unit.kube.served import PODS, TYPED_PODS, bookmark, line, pod
 from watchrelay.kube.stream import FrameReader
 from watchrelay.kube.typed_lines import TypedLines
 from watchrelay.model.frames import Failure, ObjectFrame
+from watchrelay.model.paths import LAST_APPLIED
 from watchrelay.model.resources import PartKeys, Resource
-from watchrelay.store.transform import LAST_APPLIED, Transform
+from watchrelay.store.transform import Transform
 
 LINE = line("MODIFIED", pod("a"))
 

@@ -1,8 +1,17 @@
-"""Paths of `drop` and `redact`."""
+"""Paths of the config into objects."""
 
 import pytest
 
-from watchrelay.model.paths import Wild, format_path, parse_path
+from watchrelay.model.paths import (
+    NEVER_COUNT,
+    Wild,
+    covers,
+    format_path,
+    parse_counted,
+    parse_ignored,
+    parse_path,
+    path_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +64,37 @@ def test_what_is_no_path_is_refused_with_the_place(text: str, says: str) -> None
         parse_path(text)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["metadata", "metadata.uid", 'metadata["deletionTimestamp"]'])
+def test_what_always_counts_cannot_be_ignored(text: str) -> None:
+    with pytest.raises(ValueError, match="uid and deletionTimestamp always count"):
+        parse_ignored(text)
+    assert parse_counted(text) == path_of(text)
+    assert parse_ignored("metadata.*") == ("metadata", Wild.KEY)
+
+
+@pytest.mark.parametrize("path", NEVER_COUNT, ids=format_path)
+def test_what_never_counts_cannot_be_counted(path: tuple[str | Wild, ...]) -> None:
+    for text in (format_path(path), f"{format_path(path)}.x"):
+        with pytest.raises(ValueError, match="never counts by itself"):
+            parse_counted(text)
+        assert parse_ignored(text) == path_of(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "other", "covered"),
+    [
+        ("a.b", "a.b", True),
+        ("a", "a.b", True),
+        ("a.b", "a", False),
+        ("a.*", "a.b.c", True),
+        ("a.b", "a.*", False),
+        ("a[*]", "a[*].b", True),
+        ("a.*", "a[*]", False),
+        ("a[*]", "a.b", False),
+        ("*", "a", True),
+    ],
+)
+def test_a_path_covers_what_is_at_or_within_it(path: str, other: str, *, covered: bool) -> None:
+    assert covers(path_of(path), path_of(other)) is covered

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.pods import frame_of
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.config.streams import control_topic
 from watchrelay.model.resources import Resource
@@ -304,6 +305,9 @@ OTHER_CONTENT: list[dict[str, Any]] = [
     {"redact": ["spec.containers"]},
     {"keepManagedFields": True},
     {"keepLastApplied": True},
+    {"ignoreChanges": ["status"]},
+    {"publishWhen": ["spec"]},
+    {"publishWhen": []},
 ]
 SAME_CONTENT: list[dict[str, Any]] = [
     {"id": "mine"},
@@ -315,6 +319,7 @@ SAME_CONTENT: list[dict[str, Any]] = [
     {"listSemantic": "any"},
     {"snapshotInterval": "15m"},
     {"suppressUnchanged": False},
+    {"ignoreChanges": []},
 ]
 
 
@@ -357,6 +362,39 @@ def test_the_config_hash_of_a_release_is_on_the_topics_of_its_users() -> None:
     assert (
         one({"labelSelector": "app=web", "drop": ["status"]}).spec.config_hash == "e64f74a6613970cb"
     )
+
+
+@pytest.mark.parametrize("counted", [{"ignoreChanges": ["status", "a.b"]}, {"publishWhen": []}])
+def test_a_description_says_which_fields_may_be_older(counted: dict[str, Any]) -> None:
+    """And that of a stream of which everything counts is as ever."""
+    described = one(counted).spec.description
+    plain = one({}).spec.description
+    for key, paths in counted.items():
+        assert described[key] == sorted(paths)
+    assert {**described, "configHash": ""} == {**plain, **counted, "configHash": ""} | {
+        key: sorted(paths) for key, paths in counted.items()
+    }
+    assert one({}).counting is None
+
+
+def test_what_counts_of_a_secret_is_its_hidden_payload() -> None:
+    stream = one({"ignoreChanges": ["metadata.labels"]}, SECRETS)
+    assert stream.counting is not None
+    assert stream.counting.redacts
+    frames = [
+        frame_of(
+            b'{"metadata":{"name":"s","uid":"u","resourceVersion":"%d"},"data":{"a":"%b"}}'
+            % (version, payload)
+        )
+        for version, payload in ((1, b"YQ=="), (2, b"YQ=="), (3, b"Yg=="))
+    ]
+    hashes = [stream.counting.of(each) for each in frames]
+    assert hashes[0] == hashes[1] != hashes[2]
+    shown = [stream.transform.apply(each) for each in frames]
+    assert not any(b"YQ==" in each or b"Yg==" in each for each in shown)
+    (metadata,) = planned({"ignoreChanges": ["metadata.labels"], "metadataOnly": True}, SECRETS)
+    assert metadata.counting is not None
+    assert not metadata.counting.redacts
 
 
 def test_what_only_discovery_shows_to_be_impossible_is_refused_in_one_line() -> None:

@@ -553,7 +553,7 @@ def test_a_value_that_is_not_what_its_hash_says_counts_by_its_bytes_as_for_reade
     ), "the marker is of a writer that believed the header"
     behind = damage(Log().claim(1).say("a", 1).mark("heartbeat", "5").say("a", 2), b"other")
     assert decided(behind.claim(2)) == ListAndDiff(
-        "a value after the newest marker is not what its ce_wrhash says"
+        "a value after the newest marker is not what its ce_wrhash says", doubted=True
     )
     corrected = damage(Log().claim(1).say("a", 1), b"other").say("a", 2).mark("heartbeat", "5")
     assert decided(corrected.claim(2)) == WatchFrom("5"), "the true record follows it"
@@ -603,7 +603,7 @@ def test_a_marker_of_another_cluster_proves_nothing_and_is_over_with_the_next_ow
     recovery.apply([OtherCluster(1, recovery.state.last + 1, "of cluster old")])
     assert (recovery.frontier, recovery.writers.shared) == ("5", "of cluster old")
     assert decide([recovery], config=OURS, from_start=[0]) == ListAndDiff(
-        "the sequences have a gap, or a record may be from another writer"
+        "the sequences have a gap, or a record may be from another writer", doubted=True
     )
     after.epoch, after.sequence = 1, recovery.state.last
     recovery.apply(

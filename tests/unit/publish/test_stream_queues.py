@@ -9,15 +9,19 @@ import dataclasses
 import pytest
 
 from tests.support.relays import KEYS, DictStore, Rig, spec_of, until, virtual
+from tests.unit.store.frames import WIDGETS, entries, frame
 from watchrelay.contract.records import (
+    DIGEST_MASK,
     CloudEvents,
     MarkerRecord,
     ObjectRecord,
     Trimmed,
+    content_hash,
     decode,
     encoder_for,
 )
 from watchrelay.model.changes import Entry
+from watchrelay.model.frames import ObjectFrame
 from watchrelay.publish.partition_queue import QueuedRecord
 from watchrelay.publish.recovery import (
     FirstSnapshot,
@@ -26,6 +30,9 @@ from watchrelay.publish.recovery import (
     RecoveredState,
 )
 from watchrelay.publish.stream_queues import Fitting, StreamQueues
+from watchrelay.store.counting import Counting
+from watchrelay.store.objects import Store
+from watchrelay.store.transform import Transform
 
 BOUND = 20_000
 
@@ -420,3 +427,125 @@ def test_a_stale_record_in_a_partition_that_is_not_its_keys_gets_a_null_also_in_
     assert [(item.key, item.verb) for item in waiting if isinstance(item, QueuedRecord)] == [
         (b"a/a", "deleted")
     ]
+
+
+# ---- what counts ---------------------------------------------------------------------------------
+
+
+def beating(version: int, name: str, body: int, noise: int, *, uid: str = "") -> ObjectFrame:
+    return frame(name, version, body={"body": body, "noise": noise}, uid=uid)
+
+
+def counting_store() -> Store:
+    transform = Transform.compile(WIDGETS)
+    ignored = Counting.compile(transform, ignored=[("spec", "noise")])
+    return Store(transform, partitions=1, counting=ignored)
+
+
+def digest_of(store: Store) -> int:
+    return sum(entry.hash for entry in entries(store).values()) & DIGEST_MASK
+
+
+def refill(queues: StreamQueues, store: Store) -> None:
+    queue = queues.partitions[0]
+    queues.refill(queue, store.get, time_ms=1, limit_bytes=1 << 20, settle=store.settle)
+
+
+def rendered(queues: StreamQueues, store: Store) -> list[tuple[str, str, str]]:
+    """Verb, name and version of each record that is sent and acknowledged now; markers left out."""
+    queue, records = queues.partitions[0], list[ObjectRecord | MarkerRecord]()
+    while queue.waiting:
+        batch = queue.render(
+            CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20
+        )
+        queue.outstanding = batch
+        records += [decode(*record) for record in batch.records]
+        queues.acked(queue, batch, list(range(len(batch.records))))
+    return [
+        (each.verb, each.key.decode().partition("/")[2], each.version)
+        for each in records
+        if isinstance(each, ObjectRecord)
+    ]
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_key_whose_present_state_is_equal_in_what_counts_leaves_the_set_without_a_record(
+    when: str,
+) -> None:
+    """And the store holds again what is published, so that digests stay right."""
+    store, names = counting_store(), [f"w{number}" for number in range(8)]
+    queues = StreamQueues(
+        range(1),
+        soft_bytes=1000,
+        fitting=Fitting(1 << 20, unchanged),
+        bound_bytes=2000,
+    )
+
+    def say(*frames: ObjectFrame) -> None:
+        queues.push(store.apply(frames).changes, reason="watch", time_ms=1, received_at_s=1.0)
+
+    for at, name in enumerate(names):
+        say(beating(at + 1, name, 0, 0))
+        assert len(rendered(queues, store)) == 1
+    published = {name: store.get(f"n/{name}".encode()) for name in names}
+    if when == "before":
+        say(beating(20, "w0", 1, 1), beating(21, "w0", 0, 2))  # waits in the queue already
+        assert not queues.conflating
+    for at, name in enumerate(names):
+        say(beating(30 + at, name, 1, 1))
+    assert queues.conflating
+    for at, name in enumerate(names[:4]):
+        say(beating(40 + at, name, 0, 2))
+    say(frame("w4", 50, "DELETED"), beating(51, "w4", 0, 3))
+    say(frame("w5", 52, "DELETED"), beating(53, "w5", 0, 3, uid="other"))
+    digest = queues.partitions[0].digest
+    refill(queues, store)
+    assert rendered(queues, store) == [
+        ("deleted", "w5", "52"),
+        ("added", "w5", "53"),
+        ("modified", "w6", "36"),
+        ("modified", "w7", "37"),
+    ]
+    for name in names[:5]:
+        assert store.get(f"n/{name}".encode()) is published[name]
+    assert queues.partitions[0].digest != digest
+    assert queues.partitions[0].digest == digest_of(store)
+    say(beating(60, "w0", 1, 3))
+    assert rendered(queues, store) == [("modified", "w0", "60")]
+    assert queues.partitions[0].digest == digest_of(store)
+
+
+def test_the_trimmed_form_of_a_state_that_is_held_again_is_known_again() -> None:
+    store = counting_store()
+    form = b'{"kind":"Widget","metadata":{"name":"w0"}}'
+
+    def fit(
+        _key: bytes, value: bytes | None, entry: Entry, _published_hash: int | None
+    ) -> tuple[bytes, Trimmed]:
+        value = store.unpack(entry) if value is None else value
+        return (form, "stub") if b"large" in value else (value, "")
+
+    queues = StreamQueues(
+        range(1),
+        soft_bytes=1000,
+        fitting=Fitting(0, fit),
+        bound_bytes=1000,
+    )
+
+    def say(version: int, body: object) -> None:
+        changes = store.apply([frame("w0", version, body=body)]).changes
+        queues.push(changes, reason="watch", time_ms=1, received_at_s=1.0)
+
+    say(1, {"text": "large", "noise": 0})
+    assert len(rendered(queues, store)) == 1
+    say(2, {"text": "small", "noise": 1})
+    say(3, {"text": "large", "noise": 2})
+    assert queues.conflating
+    refill(queues, store)
+    assert rendered(queues, store) == []
+    assert queues.partitions[0].digest == content_hash(b"n/w0", form)
+    say(4, {"text": "small", "noise": 3})
+    assert rendered(queues, store) == [("modified", "w0", "4")]
+    held = store.get(b"n/w0")
+    assert held is not None
+    assert queues.partitions[0].digest == held.hash

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from watchrelay.publish.trim import LAST_APPLIED, next_smaller, packed_max, trim
+from watchrelay.model.paths import LAST_APPLIED
+from watchrelay.publish.trim import next_smaller, packed_max, trim
 
 
 def noise(size: int) -> str:

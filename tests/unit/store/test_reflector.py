@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.store.frames import WIDGETS, frame, state, widgets
+from watchrelay.contract.records import content_hash
 from watchrelay.contract.wire import Reason
-from watchrelay.model.changes import ObjectChange
+from watchrelay.model.changes import Entry, ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.watch_output import (
     ListBegun,
@@ -19,8 +20,10 @@ from watchrelay.model.watch_output import (
 )
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
+from watchrelay.store.counting import Counting
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
+from watchrelay.store.transform import Transform
 
 
 @dataclass
@@ -391,3 +394,41 @@ async def test_a_list_because_of_a_restore_is_compared_by_content_and_damaged_ob
     assert state(stream.store) == {"n/a": ("uid-a", "5", "other"), "n/b": ("uid-b", "6", 0)}
     pushed = [call[3] for call in stream.outbox.calls if call[0] == "push"]
     assert pushed == [[("Removed", b"n/c"), ("Upserted", b"n/a")]]
+
+
+async def test_changes_that_do_not_count_are_counted_as_ignored_and_never_as_missed() -> None:
+    counting = Counting.compile(Transform.compile(WIDGETS), ignored=[("spec", "noise")])
+    stream = Stream(counting=counting)
+    await stream.relist([frame("a", 5, body={"noise": 0})], "10")
+    assert await stream.reflector.take(
+        Watched([frame("a", 11, "MODIFIED", body={"noise": 1})], 1.0)
+    )
+    assert stream.pushed() == []
+    assert stream.count("events_filtered_total", reason="ignored") == 1
+    assert stream.count("events_filtered_total", reason="suppressed") == 0
+    await stream.relist([frame("a", 12, body={"noise": 2})], "20", continue_from="11")
+    assert await stream.reflector.take(Watched(cursor="21"))
+    assert stream.pushed() == []
+    assert stream.count("missed_changes_total") == 0
+
+
+async def test_what_only_a_version_tells_apart_is_published_and_not_counted_as_missed() -> None:
+    """Where the stream redacts, after a start."""
+    transform = Transform.compile(WIDGETS)
+    counting = Counting.compile(transform, redacts=True, ignored=[("spec", "noise")])
+    for continue_from in ("", "9"):
+        stream = Stream(counting=counting)
+        store, first = stream.store, frame("a", 5, body={"noise": 0})
+        value = transform.apply(first)
+        key, packed = b"n/a", store.pack_logged(value, "5")
+        held = Entry.of("uid-a", "5", 0, value_hash=content_hash(key, value), packed=packed)
+        store.resume([(key, held)], skip={}, newest="5")
+        assert await stream.reflector.take(Watched(cursor="9"))
+        await stream.relist(
+            [frame("a", 8, body={"noise": 1}), frame("b", 7)], "10", continue_from=continue_from
+        )
+        assert await stream.reflector.take(Watched(cursor="11"))
+        assert [call[3] for call in stream.pushed()] == [
+            [("Upserted", b"n/a"), ("Upserted", b"n/b")]
+        ]
+        assert stream.count("missed_changes_total") == 1, "b alone"

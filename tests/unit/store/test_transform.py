@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from tests.support.pods import frame_of, pod
+from watchrelay.model.paths import LAST_APPLIED
 from watchrelay.model.resources import Resource
-from watchrelay.store.transform import LAST_APPLIED, Transform
+from watchrelay.store.transform import Transform
 
 WIDGETS = Resource("example.com", "v1", "widgets", "Widget", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)

@@ -180,6 +180,7 @@ class Row {
       ["Last snapshot", at(data.lastSnapshot)],
       ["Queued", `${count(data.queued)} records, ${bytes(data.queuedBytes)}`],
     ];
+    if (data.counted) facts.push(["Changes that count", data.counted]);
     if (data.dirtyKeys) facts.push(["Objects whose present state waits", count(data.dirtyKeys)]);
     if (data.error) facts.push(["Last error", data.error], ["In trouble since", at(data.errorSince)]);
     facts.forEach(([name, value], index) => {
