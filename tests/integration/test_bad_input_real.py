@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
@@ -207,6 +209,62 @@ def test_what_is_removed_under_a_running_relay_is_published_again_without_a_rest
         assert_held(testbed, cluster)
         assert warnings(relay, since) == ["records removed: publishing a snapshot"]
         assert relay.stop() == 0
+
+
+def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
+) -> None:
+    topic, relay = testbed.topic("configmaps"), testbed.relay(*_PATHS)
+    with testbed.reader(topic) as reader, relay:
+        relay.await_ready()
+        kafka_broker.admin.create_partitions([NewPartitions(topic, 5)])[topic].result(20.0)
+        cluster.request("DELETE", f"{path}/c1")
+        await_equal(cluster, reader, _PATHS)
+        assert relay.stop() == 0
+        since = again(relay)
+        warned = [line for line in relay.lines(since=since) if line["level"] == "warning"]
+        assert [(line["topic"], line["warning"]) for line in warned] == [
+            (topic, "it has 5 partitions, the pinned 3 are used")
+        ]
+        cluster.request("DELETE", f"{path}/c2")
+        await_equal(cluster, reader, _PATHS)
+        assert command("verify", "-c", relay.file, "--cluster").code == 0
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right("configmaps")
+
+
+def test_after_a_control_topic_was_deleted_between_two_lives_epochs_go_on(
+    testbed: Testbed, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
+) -> None:
+    control, relay = testbed.control_topic, testbed.relay(*_PATHS)
+    with testbed.reader(testbed.topic("configmaps")) as reader, relay:
+        published(testbed, cluster, reader, relay)
+        epoch, before = reader.epoch("configmaps"), len(reader.records)
+        kafka_broker.admin.delete_topics([control])[control].result(20.0)
+        wait_until(
+            "it is gone", lambda: control not in kafka_broker.admin.list_topics(timeout=10.0).topics
+        )
+        del relay.config["kafka"]["partitions"]  # the topic tells how many there are
+        relay.file.write_text(yaml.safe_dump(relay.config))
+        cluster.request("DELETE", f"{path}/c1")
+        since = again(relay)
+        assert warnings(relay, since) == [
+            "control topic has no claim of the stream, continuing above the epoch on its own topic"
+        ]
+        await_equal(cluster, reader, _PATHS)
+        assert reader.epoch("configmaps") > epoch
+        changed = [
+            one.type
+            for one in reader.records[before:]
+            if one.is_object and one.headers["ce_wrreason"] != "snapshot"
+        ]
+        assert changed == ["deleted"], "more was published than what changed"
+        wait_until("a snapshot is in the new index", lambda: index_of(testbed, "configmaps"))
+        assert_held(testbed, cluster)
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right("configmaps")
 
 
 def test_another_cluster_on_the_same_topic_is_refused_and_has_written_nothing(

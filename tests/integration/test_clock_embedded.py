@@ -30,12 +30,21 @@ class Relay:
     def __init__(self, testbed: Testbed, directory: Path, *, ahead_s: float) -> None:
         self.clock = MovedClock(directory, ahead_s=ahead_s)
         self.daemon = Daemon(testbed.config(STREAM), directory, environment=self.clock.environment)
-        testbed.config_maps(5)
+        self.testbed = testbed
+        self.path = testbed.config_maps(5)
+
+    def change(self, name: str, value: str) -> None:
+        body = {"metadata": {"name": name}, "data": {"n": value}}
+        self.testbed.cluster.request("POST", self.path, body)
 
     @property
     def clock_card(self) -> dict[str, Any]:
         cards = self.daemon.get_json("/api/overview").get("cards", [])
         return next((card for card in cards if card["cause"] == "clock"), {})
+
+    def published(self) -> float:
+        """How many changes."""
+        return self.daemon.metric("watchrelay_records_acked_total", kind="event")
 
     def waits(self) -> bool:
         return "this machine's clock is" in (self.daemon.stream(STREAM).get("waitsFor") or "")
@@ -71,4 +80,31 @@ def test_a_start_20_days_behind_writes_nothing_until_the_clock_is_right(
         daemon.wait("the state is published", lambda: daemon.stream(STREAM)["complete"])
         daemon.wait("nothing is shown", lambda: not relay.clock_card)
         daemon.stop()
+    assert oldest_s(testbed) > time.time() - KEPT_S / 2
+
+
+def test_a_clock_that_is_set_back_20_days_while_the_relay_runs_holds_the_records(
+    testbed: Testbed, tmp_path: Path
+) -> None:
+    relay = Relay(testbed, tmp_path, ahead_s=0.0)
+    with relay.daemon as daemon:
+        daemon.await_ready()
+        daemon.wait(
+            "several answers were received",
+            lambda: "watchrelay_clock_offset_seconds{" in daemon.metrics(),
+        )
+        relay.clock.set(-20 * DAY_S)
+        daemon.wait("the stream waits for the clock", relay.waits)
+        relay.change("late", "1")
+        daemon.wait("the change is queued", lambda: daemon.metric("watchrelay_queue_records") > 0)
+        daemon.wait("the clock is shown", lambda: relay.shows(-20 * DAY_S))
+        assert relay.published() == 0
+        assert "no acknowledgement" not in str(daemon.readyz()[1])
+        relay.clock.set(0.0)
+        daemon.wait("nothing is shown", lambda: not relay.clock_card and not relay.waits())
+        daemon.wait("the change is published", lambda: relay.published() == 1)
+        assert daemon.stop() == 0
+    with testbed.reader(testbed.topic(STREAM)) as reader:
+        reader.read()
+        assert any(key.endswith(b"/late") for key in reader.table(STREAM))
     assert oldest_s(testbed) > time.time() - KEPT_S / 2

@@ -239,6 +239,22 @@ async def test_T36_a_reconnect_after_the_list_is_a_plain_watch() -> None:
 
 
 @virtual
+async def test_changes_and_deletes_before_the_end_mark_belong_to_the_list() -> None:
+    api = Api()
+    lines = b"".join(
+        line(kind, pod(name, version))
+        for version, (kind, name) in enumerate(
+            (("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")), start=1
+        )
+    )
+    api.watches.append(stream(lines, bookmark(5), bookmark(7, end=True), then="hang"))
+    async with following(api, server_version=NEW) as s:
+        await s.until(lambda: s.mirror.synced == 1)
+        assert s.mirror.held == {("shop", "a"): ("uid-a", "3")}
+        assert s.mirror.changes == [("ADDED", "a")]
+
+
+@virtual
 async def test_T39_the_version_of_the_end_mark_resumes_and_an_event_right_behind_it_is_not_lost() -> (
     None
 ):

@@ -1,5 +1,6 @@
 """Record formats end to end on the embedded parts."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,25 @@ def _assert_shown(shown: Outcome, records: list[TailRecord]) -> None:
         assert lines[place]["object"] == (
             None if record.value is None else json.loads(record.value)
         )
+
+
+def holds(relay: Daemon, objects: int) -> bool:
+    return bool(relay.stream("configmaps")["objects"] == objects)
+
+
+def test_a_changed_format_is_read_by_those_that_were_there_before(
+    testbed: Testbed, cluster: EmbeddedCluster
+) -> None:
+    keys = fill(testbed, 6)
+    for number, format_ in enumerate(("cloudevents", "structured", "debezium")):
+        namespace, _, name = keys[number].partition("/")
+        with testbed.relay(
+            "configmaps", name=f"relay-{number}", kafka={"format": format_}
+        ) as relay:
+            relay.await_ready()
+            cluster.request("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+            relay.wait("the delete is published", functools.partial(holds, relay, 5 - number))
+            assert relay.stop() == 0
+    held = replicas(seen(testbed, "configmaps"))
+    assert all(replica.proven for replica in held.values())
+    assert {key.decode() for replica in held.values() for key in replica.held} == {*keys[3:]}

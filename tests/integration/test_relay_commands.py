@@ -1,4 +1,5 @@
-"""Real parts: what `topics` creates, and what `validate --connect` says of them."""
+"""Real parts: what topics `run` and `topics` create and refuse, and what `validate --connect` says of
+them."""
 
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,31 @@ def test_validate_connect_tells_what_is_away_from_what_a_person_must_change(
         assert outcome.code == code, f"{name}: {output}"
         assert word in output, f"{name}: {output}"
         assert "Traceback" not in output
+
+
+def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
+    testbed: Testbed, kafka_broker: KafkaBroker
+) -> None:
+    dangers: dict[str, tuple[dict[str, str], int, str]] = {
+        "configmaps": ({"cleanup.policy": "compact"}, 3, "min.compaction.lag.ms is 0"),
+        "secrets": ({"retention.ms": "60000"}, 3, "retention.ms is 60000"),
+        "services": ({"min.insync.replicas": "2"}, 3, "min.insync.replicas is 2"),
+        "pods": ({}, 2, "it has 2 partitions"),
+    }
+    for resource, (config, partitions, _) in dangers.items():
+        kafka_broker.create_topic(testbed.topic(resource), partitions=partitions, config=config)
+    with testbed.relay(*dangers, "namespaces") as relay:
+        relay.await_ready()
+        relay.wait("the other stream is whole", lambda: relay.stream("namespaces")["complete"])
+        rows, (_, body) = relay.api_streams(), relay.readyz()
+        for resource, (_, _, why) in dangers.items():
+            topic = testbed.topic(resource)
+            assert (rows[resource]["state"], rows[resource]["objects"]) == ("waiting", 0)
+            for text in (rows[resource]["waitsFor"], body["streams"][resource]["reason"]):
+                assert why in text
+                assert topic in text
+            assert [line for line in relay.logged(topic) if line["level"] == "error"]
+        checked = command("topics", "-c", relay.file)
+        assert checked.code != 0
+        assert "min.compaction.lag.ms is 0" in checked.stdout + checked.stderr
+        assert relay.stop() == 0

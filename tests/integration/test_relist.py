@@ -88,12 +88,12 @@ def _nothing_is_counted(
             "lists were made under churn",
             lambda: relay.metric("watchrelay_list_total", result="success") >= 6,
         )
-        assert churn.running, "the churn ended before the lists"
+        verified = command("verify", "-c", relay.file, "--cluster", timeout_s=100.0)
+        assert churn.running, "the churn ended before the lists and the verification"
+        assert verified.code == 0, verified.stdout + verified.stderr
         churn.finish()
         await_equal(cluster, reader, _PATHS)
         assert relay.metric("watchrelay_missed_changes_total") == 0
-        verified = command("verify", "-c", relay.file, "--cluster")
-        assert verified.code == 0, verified.stdout + verified.stderr
         assert relay.stop() == 0
         reader.read()
     reader.assert_right("configmaps")

@@ -48,6 +48,7 @@ ENTRIES = {
     "- resource: pods\nheartbeatInterval: 0": "5: heartbeatInterval: must be at least 1s, not 0",
     "- resource: pods\nheartbeatInterval: 500ms": "5: heartbeatInterval: must be at least 1s, not 500ms",
     "- resource: pods\nheartbeatInterval: 1d": '5: heartbeatInterval: "1d" is not a duration, such as 500ms, 10s, 5m or 1h30m',
+    "- resource: pods\nheartbeatInterval: 1:30": '5: heartbeatInterval: "1:30" is not a duration, such as 500ms, 10s, 5m or 1h30m',
     "- resource: pods\nheartbeatInterval: true": "5: heartbeatInterval: must be a duration, such as 500ms, 10s, 5m or 1h30m",
     "- resource: pods\n  snapshotInterval: 4s": "5: resources[0].snapshotInterval: must be at least 5s, or 0 to turn it off, not 4s",
     "- resource: pods\nqueueBytes: lots": "5: queueBytes: must be a size, such as 512KiB, 64MiB or 1GiB",
@@ -82,6 +83,7 @@ ENTRIES = {
     "- resource: pods\nobserve: {listen: 'h:99999'}": '5: observe.listen: "h:99999" is not host:port, such as :8080; a port is at most 65535, and an IPv6 address is written in brackets',
     # selectors
     "- resource: pods\n  labelSelector: ''": '5: resources[0].labelSelector: "" is not a label selector: write terms such as app=web, tier in (a,b) or !canary with commas between them, or leave the key out to take all objects',
+    "- resource: pods\n  labelSelector: a=b,": '5: resources[0].labelSelector: "a=b," is not a label selector: write terms such as app=web, tier in (a,b) or !canary with commas between them, or leave the key out to take all objects',
     "- resource: pods\n  labelSelector: a in (b": '5: resources[0].labelSelector: "a in (b" is not a label selector: write terms such as app=web, tier in (a,b) or !canary with commas between them, or leave the key out to take all objects',
     "- resource: pods\n  labelSelector: a in ()": '5: resources[0].labelSelector: "a in ()" is not a label selector: write terms such as app=web, tier in (a,b) or !canary with commas between them, or leave the key out to take all objects',
     "- resource: pods\n  fieldSelector: spec.nodeName": '5: resources[0].fieldSelector: "spec.nodeName" is not a field selector: write field=value or field!=value with commas between them, or leave the key out to take all objects',

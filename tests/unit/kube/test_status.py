@@ -43,6 +43,8 @@ def classed(code: int, body: object = b"", headers: dict[str, str] | None = None
         (None, None),
         ("7", 7.0),
         (" 7 ", 7.0),
+        ("0", 0.0),
+        ("-5", None),
         ("99999", 300.0),
         ("9" * 500, 300.0),
         ("1.5", None),

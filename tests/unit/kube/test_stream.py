@@ -102,6 +102,16 @@ def test_T19_fifty_events_in_one_chunk_are_fifty_frames_in_order() -> None:
     ]
 
 
+def test_T19_events_split_at_every_byte_are_the_same_events() -> None:
+    first = line("ADDED", pod("a", "1", note="one \u0085two"))
+    data = first + b"\r\n" + bookmark("2") + line("DELETED", pod("a", "3"))
+    whole = frames_of(data)
+    assert len(whole) == 3
+    for cut in range(len(data) + 1):
+        assert frames_of(data[:cut], data[cut:]) == whole
+    assert frames_of(*(data[i : i + 1] for i in range(len(data)))) == whole
+
+
 def test_a_next_line_character_within_a_string_does_not_end_the_line() -> None:
     frame = the_object(line("ADDED", pod("a", "1", note="one\u0085two\u2028three")))
     assert json.loads(bytes(frame.fields["note"])) == "one\u0085two\u2028three"
