@@ -48,7 +48,7 @@ demo: install ## a synthetic cluster, an embedded Kafka and the relay between th
 	@if [[ -t 0 && $$(ps -o stat= -p $$$$ 2>/dev/null) == *+* ]]; then set -m; fi; $(BIN)/watchrelay demo $(ARGS) || exit $$?
 
 .PHONY: test
-test: install $(if $(T),,collected) ## the tests of 6 minutes; FULL=1 plays all seeds and cases, planted faults, docs and fuzz, REAL=1 adds real Kafka and API server
+test: install $(if $(T),,collected) ## the tests of 5 minutes; FULL=1 plays all seeds and cases, planted faults, docs and fuzz, REAL=1 adds real Kafka and API server
 	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
 	@FULL=$(FULL) REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(COVERAGE) --durations=15 --durations-min=20 $(if $(T),$(T),tests) $(ARGS)
 
