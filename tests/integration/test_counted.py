@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,33 @@ def _holds(cluster: ControlPlane, reader: TopicReader) -> bool:
     reader.read()
     found = {key: _counted(value) for key, value in reader.table("nodes").items()}
     return found == wanted and bool(reader.proven("nodes"))
+
+
+def _signalled(reader: TopicReader, stream: str) -> bool:
+    return any(b'"signal":"1"' in each for each in reader.table(stream).values())
+
+
+def test_a_change_of_only_what_is_dropped_is_published_where_the_config_asks_for_it(
+    testbed: Testbed,
+) -> None:
+    path = testbed.config_maps(1)
+    testbed.broker.create_topic(testbed.topic("loud"), partitions=3)
+    quiet = {"resource": "configmaps", "drop": ["data.noise"]}
+    loud = {**quiet, "id": "loud", "topic": testbed.topic("loud"), "suppressUnchanged": False}
+    with (
+        testbed.relay(quiet, loud) as relay,
+        testbed.reader(*testbed.topics("configmaps", "loud")) as reader,
+    ):
+        relay.await_ready()
+        for number in range(3):
+            _put(testbed, path, "c0", noise=str(number), signal=str(number // 2))
+        for stream, changes in (("configmaps", 2), ("loud", 3)):
+            reader.read_until("the last change is there", partial(_signalled, reader, stream))
+            assert [each[0] for each in _published(reader, stream, 0)] == [
+                "added",
+                *["modified"] * changes,
+            ]
+        assert relay.stop() == 0
 
 
 @pytest.mark.real
