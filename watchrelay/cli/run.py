@@ -50,8 +50,7 @@ def run(*, config: str | None, sets: Sequence[str]) -> int:
         settings = load_settings(config, sets)
         logs.configure(settings.observe.log_format, settings.observe.log_level)
         daemon = Daemon(settings, source=source, deadline=_deadline(log, stderr))
-        stderr.on_drop = daemon.metrics.counter("log_lines_dropped").inc
-        stderr.on_drop(stderr.dropped)
+        stderr.count_drops(daemon.metrics.counter("log_lines_dropped").inc)
         return run_loop(daemon.run())
 
 

@@ -21,19 +21,26 @@ class DroppingStream(io.TextIOBase):
     """Writes whole lines to the descriptor of `target` in a thread. Its descriptor may be shared
     with a terminal or another process, so it stays as it is: a blocking one.
 
-    `on_drop` is called with 1 for each line that is dropped, `on_resume` with their number once
-    lines are read again; each by any thread, and neither may block."""
+    `on_resume` is called with the number of lines that were dropped once lines are read again, by
+    any thread; it may not block."""
 
     def __init__(self, target: TextIO) -> None:
         super().__init__()
         self.dropped = 0
-        self.on_drop: Callable[[int], object] = lambda _: None
         self.on_resume: Callable[[int], object] = lambda _: None
         self._descriptor, self._encoding = target.fileno(), target.encoding
+        self._on_drop: Callable[[int], object] = lambda _: None
         self._lines: deque[bytes] = deque()
         self._bytes, self._begun, self._reported = 0, "", 0
         self._changed = threading.Condition()
         threading.Thread(target=self._write_lines, name="stderr", daemon=True).start()
+
+    def count_drops(self, on_drop: Callable[[int], object]) -> None:
+        """Call `on_drop` now with the number of lines that were dropped so far, and with 1 for each
+        later one, by any thread; it may not block."""
+        with self._changed:
+            self._on_drop = on_drop
+            on_drop(self.dropped)
 
     def write(self, text: str) -> int:
         with self._changed:
@@ -43,15 +50,17 @@ class DroppingStream(io.TextIOBase):
                 return len(text)
             line = (self._begun + whole + newline).encode(self._encoding, "backslashreplace")
             self._begun = rest
-            if full := bool(self._lines) and self._bytes + len(line) > QUEUE_BYTES_MAX:
-                self.dropped += 1
+            if self._lines and self._bytes + len(line) > QUEUE_BYTES_MAX:
+                self._drop()
             else:
                 self._lines.append(line)
                 self._bytes += len(line)
                 self._changed.notify_all()
-        if full:
-            self.on_drop(1)
         return len(text)
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        self._on_drop(1)
 
     def flush(self) -> None:
         """Wait until everything is written, for at most `FLUSH_S`."""
@@ -80,13 +89,12 @@ class DroppingStream(io.TextIOBase):
             with self._changed:
                 self._lines.popleft()
                 self._bytes -= len(line)
-                self.dropped += not written
+                if not written:
+                    self._drop()
                 self._changed.notify_all()
                 news = self.dropped - self._reported if self._bytes <= QUEUE_BYTES_MAX // 2 else 0
                 self._reported += news if written else 0
-            if not written:
-                self.on_drop(1)
-            elif news:
+            if written and news:
                 self.on_resume(news)
 
     def _write(self, line: bytes) -> bool:
