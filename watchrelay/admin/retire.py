@@ -103,7 +103,7 @@ async def plan_retirement(
     async with read_control_topic(ControlTopic(connection, name, ReadOnlySink())) as control:
         published_streams(control, [stream])
         spec = spec_of(settings, stream, control.described_streams()[stream])
-        counts = [each.get("count") for each in control.indexes(stream).values()]
+        counts = [each.get("count") for each in control.indexes_by_owners(stream)]
         exists = await _exists(connection, spec)
         if exists and not force:
             await refuse_written(

@@ -82,7 +82,7 @@ class Answers(ControlTopic):
             return
         if kind == "snapshot":
             stream, _ = stream_and_part(writer)
-            index = self.index_records(stream).get(writer, {})
+            index = self.index_by(writer)
             requests = index.get("requests")
             if isinstance(requests, list) and self.request in requests:
                 self.found[stream].setdefault(writer, index)

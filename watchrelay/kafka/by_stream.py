@@ -37,26 +37,25 @@ class ByStream:
                 continue
             named = stream_named(record.headers)
             if named is None:
-                for own in found.values():
-                    own.append(record)
+                for records_of_stream in found.values():
+                    records_of_stream.append(record)
                 continue
-            own_range = self._streams.get(named)
-            if own_range is not None:
+            keys_of_named = self._streams.get(named)
+            if keys_of_named is not None:
                 found[named].append(record)
-                if only is not None:
+                if named == only:
                     continue  # it hides an object of no other stream
-            if record.key is not None and not (own_range and own_range.has(record.key)):
+            if record.key is not None and not (keys_of_named and keys_of_named.has(record.key)):
                 for stream in self._holders(record.key):
                     if stream != named:
                         found[stream].append(record)
         return found
 
     def _holders(self, key: bytes) -> Iterable[bytes]:
-        """The streams of which an object can have this key."""
-        resource, slash, rest = key.partition(b"/")
-        prefixed = resource + slash, rest
-        for prefix, left in ((b"", key), prefixed):
-            namespace = left.partition(b"/")[0].decode(errors="replace")
+        """The streams of which an object can have this key, in a plain or a prefixed format."""
+        resource, slash, after = key.partition(b"/")
+        for prefix, plain in ((b"", key), (resource + slash, after)):
+            namespace = plain.partition(b"/")[0].decode(errors="replace")
             for each in (None, namespace):
                 for stream in self._ranges.get((prefix, each), ()):
                     if self._streams[stream].has(key):

@@ -74,7 +74,7 @@ class ClusterAccess:
             backoff = _RETRY
             while self.brokers is None:
                 try:
-                    self.secrets.using()
+                    self.secrets.use_files()
                     self._take(await self._proven())
                 except SinkUnavailable as error:
                     self._unreachable[None] = str(error)
@@ -86,8 +86,8 @@ class ClusterAccess:
             return self.brokers
 
     def leave(self, brokers: Brokers, error: Exception) -> None:
-        """None of them answers, or not to these secrets: `reach` begins from the bootstrap
-        servers. Brokers that were left already are no trouble."""
+        """Let these brokers go, unless others are in use: none of them answers, or not to these
+        secrets. `reach` begins from the bootstrap servers."""
         if brokers is self.brokers:
             self.complain(None, error)
             self.close()
@@ -115,11 +115,11 @@ class ClusterAccess:
             self.well(node)
 
     async def rotate(self, every_s: float) -> None:
-        """Look at the secrets at intervals; once other ones are accepted, they are in use."""
+        """Look at the secrets at intervals; once brokers accept other ones, use these brokers."""
         while True:
             await asyncio.sleep(every_s)
             if self.brokers is None or not self.secrets.changed():
-                continue  # `reach` reads them anyway
+                continue  # without brokers `reach` reads them
             try:
                 fresh = await self._proven()
             except SinkUnavailable as error:
@@ -134,7 +134,7 @@ class ClusterAccess:
                 fresh.close()  # meanwhile they were left, or `reach` took the secrets up
                 continue
             self.close()
-            self.secrets.took()
+            self.secrets.use_seen()
             self._take(fresh)
             self._listener.rebuilt("credentials")
 
@@ -156,8 +156,9 @@ class ClusterAccess:
         return brokers
 
     def _take(self, brokers: Brokers) -> None:
+        """Use the brokers, which have accepted the newest secrets."""
         self.brokers = brokers
-        rotated = self.secrets.let_in()
+        rotated = self.secrets.accepted()
         if rotated:
             _log.info("kafka secrets changed and are in use")
             self._connection.rotation.proven += 1

@@ -81,6 +81,15 @@ class ReadSoFar:
     end: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class OwnClaim:
+    """What this process claimed last of a stream, the stream or a part; and the description that
+    the stream had with the claim."""
+
+    claimed: str
+    description: Value
+
+
 class ControlTopic:
     """Implements the writer's `ControlLog`. Use: `run()` as a task; everything else from any other.
     A `stream` is the id of a stream, or of a part: `pods%0/4`.
@@ -133,8 +142,8 @@ class ControlTopic:
         self._refused: set[bytes] = set()
         self._claims: dict[str, str] = {}
         """The instance of the newest claim that this process tried, by stream."""
-        self._descriptions: dict[str, tuple[str, Value]] = {}
-        """By whole stream, what this process claimed of it last, and described it as then."""
+        self._own_claims: dict[str, OwnClaim] = {}
+        """By whole stream."""
 
     # ---- the port --------------------------------------------------------------------------------
 
@@ -166,7 +175,7 @@ class ControlTopic:
         """
         await self._restored.wait()
         instance = self._claims[stream] = self._new_instance()
-        lives, read = self._read.lives, self._read.to
+        lives, read_before = self._read.lives, self._read.to
         whole, part = stream_and_part(stream)
         await self._describe(whole, description, highest_epoch, replace=replace_description)
         total = int(str(description["partitions"]))
@@ -177,30 +186,23 @@ class ControlTopic:
             ids=self._ids(stream, transactional_id),
             partitions=part.partitions(total) if part.of > 1 else None,
         )
-        if self._read.lives != lives or offset < read:
+        if self._read.lives != lives or offset < read_before:
             raise TopicLost(
-                self.topic, f"a claim got offset {offset}, and {read} were read before it"
+                self.topic, f"a claim got offset {offset}, and {read_before} were read before it"
             )
         await self.read_up_to(offset)
         held = self._state.of(whole)
         assert held.epoch_base is not None, "a stream is described before it is claimed"
-        instances = self._writer(stream).instances
-        if instance not in instances:  # compaction takes a claim only for a later one
+        claimed = self._writer(stream).instances.get(instance)
+        if claimed is None:  # compaction takes a claim only for a later one
             raise Fenced(f"stream {stream}: a newer relay claimed it at the same time")
-        epoch = held.epoch_base + instances[instance]
+        epoch = held.epoch_base + claimed
         wanted: Value = json.loads(json.dumps({**description, "epochBase": held.epoch_base}))
-        self._descriptions[whole] = stream, wanted
+        self._own_claims[whole] = OwnClaim(stream, wanted)
         if held.overwritten or held.description != wanted:
             await self.write("stream", whole, wanted)
         if part.of > 1 and held.claimed_by_parts(total):
-            # readers that know no parts would believe the index of a former writer
-            await self._append_claim(
-                whole,
-                instance=self._new_instance(),
-                starting_point=None,
-                ids=self._ids(whole),
-                partitions=(),
-            )
+            await self._close_whole(whole)
         _log.info("stream claimed", extra={"stream": stream, "epoch": epoch, "holder": self.holder})
         return epoch
 
@@ -224,6 +226,17 @@ class ControlTopic:
             base = max(highest + 1, held.epoch_base or 0)
             await self.write("stream", stream, {**description, "epochBase": base})
 
+    async def _close_whole(self, stream: str) -> None:
+        """Claim no partition under the key of the whole stream, since parts have claimed all:
+        readers that know no parts would believe the index of a former writer."""
+        await self._append_claim(
+            stream,
+            instance=self._new_instance(),
+            starting_point=None,
+            ids=self._ids(stream),
+            partitions=(),
+        )
+
     def _new_instance(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
@@ -240,9 +253,9 @@ class ControlTopic:
         return [
             stream
             for stream in streams
-            if (known := self._descriptions.get(stream)) is not None
-            and self._is_newest(stream, known[0])
-            and (self._state.of(stream).overwritten or self.described(stream) != known[1])
+            if (known := self._own_claims.get(stream)) is not None
+            and self._is_newest(stream, known.claimed)
+            and (self._state.of(stream).overwritten or self.described(stream) != known.description)
         ]
 
     def _is_newest(self, stream: str, claimed: str) -> bool:
@@ -255,13 +268,13 @@ class ControlTopic:
         """Write the description of an `altered` stream as this process claimed it.
 
         Raises: TopicRefused where it does not fit the topic."""
-        _, wanted = self._descriptions[stream]
-        await self.write("stream", stream, wanted)
+        await self.write("stream", stream, self._own_claims[stream].description)
         extra = {"stream": stream, "topic": self.topic}
         _log.warning("another writer changed the stream's description, written again", extra=extra)
 
     def _ids(self, stream: str, *more: str) -> tuple[str, ...]:
-        """What a claim of `stream` names: those before it under its key are compacted."""
+        """The transactional ids that a claim of `stream` names: the newest of former claims under
+        its key, which are compacted, and `more`."""
         whole, _ = stream_and_part(stream)
         former, now = self._former.of(whole), self._state.of(whole)
         return newest_ids(former.writer(stream).ids, now.writer(stream).ids, more)
@@ -310,7 +323,7 @@ class ControlTopic:
         return self.starting_point(stream, partitions)
 
     def starting_point(self, stream: str, partitions: int) -> dict[str, object] | None:
-        """The same, as far as the topic was read."""
+        """As `read_starting_point`, by what was read so far."""
         whole, part = stream_and_part(stream)
         own = part.partitions(partitions) if part.of > 1 else None
         return self._state.of(whole).starting_point(partitions, own, former=self._former.of(whole))
@@ -413,23 +426,13 @@ class ControlTopic:
             held = held if held.index else self._unrestored(whole)
         return held, part
 
-    def index_records(self, stream: str) -> dict[str, dict[str, object]]:
-        """The newest index record of each key: by the stream or part that wrote it, also where that
-        no longer writes."""
-        held = self._state.of(stream)
-        return {
-            name: each.index for name, each in ((stream, held), *held.parts.items()) if each.index
-        }
+    def index_by(self, writer: str) -> dict[str, object]:
+        """The newest index record that a stream, or a part, wrote itself; {} for none."""
+        return self._writer(writer).index or {}
 
-    def indexes(self, stream: str) -> dict[str, dict[str, object]]:
-        """As `index_records`, of those that write the stream now; {} of one that has none."""
-        held = self._state.of(stream)
-        claimants = {each.claimed for each in self._claimants(stream)}
-        return {
-            name: each.index or {}
-            for name, each in ((stream, held), *held.parts.items())
-            if each.claimed in claimants
-        }
+    def indexes_by_owners(self, stream: str) -> list[dict[str, object]]:
+        """`index_by` each stream or part that owns partitions of `stream` now."""
+        return [each.index or {} for each in self._claimants(stream)]
 
     def described(self, stream: str) -> dict[str, object] | None:
         """The newest `stream/<stream>` record."""

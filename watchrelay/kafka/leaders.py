@@ -78,7 +78,7 @@ class Leaders:
         """That of partitions which begin now; None: another is needed first. It has written no
         topic that was forgotten: from sequence 0 on, the broker would take the first batches for
         repetitions and drop them without a word."""
-        self._identifies = not transactional_id
+        self._asks_for_identity = not transactional_id
         self._ways: dict[Partition, Link] = {}
         """By partition the link that it used last."""
         self._leaderless: dict[Partition, float] = {}
@@ -112,7 +112,8 @@ class Leaders:
             await self._find()
 
     def link_of(self, partition: Partition) -> Link | None:
-        """The link to the leader, which is kept; None until both, and an identity, are known."""
+        """Give the partition an identity, if it has none. Returns: the link to its leader, the same
+        until that is in doubt; None while leader, link or identity is missing."""
         partition.identity = partition.identity or self.identity
         link = self._ways.get(partition)
         if link is None and (link := self._links.get(self._leader_of(partition))) is not None:
@@ -195,7 +196,7 @@ class Leaders:
             self._end_idle_links()
 
     async def _identify(self, brokers: Brokers) -> None:
-        if self.identity is None and self._identifies:
+        if self.identity is None and self._asks_for_identity:
             self.identity = Identity(*await brokers.producer_id())
 
     async def refresh(self, brokers: Brokers, topics: Collection[str]) -> None:
@@ -213,8 +214,9 @@ class Leaders:
         node = brokers.leader(*partition.place)
         return -1 if node is None else node
 
-    def _link_up(self) -> None:
-        """Let partitions whose link is there go on; open the links that are missing."""
+    def _link_up(self) -> bool:
+        """Let partitions whose link is there go on; open the links that are missing. Returns:
+        whether no partition waits."""
         for partition in list(self._leaderless):
             is_pending = partition.deliveries and partition.phase in (Phase.IDLE, Phase.QUEUED)
             if not is_pending or self.link_of(partition) is not None:
@@ -227,6 +229,7 @@ class Leaders:
                 self._opening[node] = brokers
                 assert self._tasks is not None, "partitions wait while it runs"
                 self._tasks.create_task(self._open(brokers, node), name=f"producer-link {node}")
+        return not self._leaderless
 
     async def _find(self) -> None:
         """Return when every partition that waits for its leader has a link to it."""
@@ -234,8 +237,7 @@ class Leaders:
         while True:
             brokers = await access.reach()
             self._wanted.clear()
-            self._link_up()
-            if not self._leaderless:
+            if self._link_up():
                 break
             self._ask_another(brokers)
             try:
@@ -247,15 +249,14 @@ class Leaders:
                 wait_s = min(_FIND_MAX_S, wait_s * 2)
                 continue
             access.well(None)
-            self._link_up()
-            if not self._leaderless:
+            if self._link_up():
                 break
             self._report(brokers)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._wanted.wait()
                 wait_s = _FIND_MIN_S
-                await asyncio.sleep(_FIND_MIN_S)  # partitions begin to wait in numbers
+                await asyncio.sleep(_FIND_MIN_S)  # many partitions begin to wait at once
             except TimeoutError:
                 wait_s = min(_FIND_MAX_S, wait_s * 2)
         access.all_well()
@@ -291,9 +292,9 @@ class Leaders:
         except (KafkaError, OSError) as error:
             if self._opening.get(node) is brokers:
                 del self._opening[node]
-            if self._leaderless:  # else the leader moved meanwhile, and nothing would take it back
+            if self._leaderless:  # else none needs the node, and the complaint would not end
                 self.access.complain(node, error)
-            if loop.time() - self._left_s >= _LEAVE_EVERY_S and _may_be_of_secrets(error):
+            if loop.time() - self._left_s >= _LEAVE_EVERY_S and _may_refuse_secrets(error):
                 self._left_s = loop.time()
                 self.access.leave(brokers, error)
                 self._wanted.set()
@@ -331,7 +332,7 @@ class Leaders:
             self._end_idle_links()
 
 
-def _may_be_of_secrets(error: Exception) -> bool:
-    """Whether a broker that was reached may refuse the secrets in use, which are not today's."""
+def _may_refuse_secrets(error: Exception) -> bool:
+    """Whether a broker was reached, which may refuse the secrets in use: others replace them."""
     is_away = isinstance(error, OSError | KafkaConnectionError)
     return isinstance(error, ssl.SSLError) or not is_away

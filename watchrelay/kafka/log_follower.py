@@ -205,7 +205,7 @@ class LogFollower:
             log.lost(why)
 
     def _gone(self, topic: str, why: str) -> None:
-        if self._incarnations.may_return(topic):  # its writer makes it again, if it is gone
+        if self._incarnations.may_return(topic):  # a topic that is gone is created by its writer
             self._incarnations.expect(topic)
         else:
             self._lose(topic, why)

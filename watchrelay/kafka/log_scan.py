@@ -57,7 +57,7 @@ class Written:
         if self.retired:
             return ""
         sources = (source for *_, source in self._newest.values())
-        return next(filter(None, (_other_cluster(each, cluster) for each in sources)), "")
+        return next(filter(None, (_cluster_unless(cluster, each) for each in sources)), "")
 
     def take(self, epoch: int, record: Any) -> None:
         """Note a record of the stream."""
@@ -154,10 +154,11 @@ def other_cluster(headers: Iterable[tuple[str, bytes | None]], cluster: str) -> 
     """The cluster that a record of the contract is from; "" for `cluster` itself and for what is no
     record of the contract."""
     held = dict(headers)
-    return _other_cluster(held.get("ce_source") or b"", cluster) if "ce_wrstream" in held else ""
+    return _cluster_unless(cluster, held.get("ce_source") or b"") if "ce_wrstream" in held else ""
 
 
-def _other_cluster(source: bytes, cluster: str) -> str:
+def _cluster_unless(cluster: str, source: bytes) -> str:
+    """The cluster of a `ce_source`; "" where that is `cluster`."""
     _, _, rest = source.decode(errors="replace").partition("/clusters/")
     found = rest.partition("/")[0]
     return short(found) if found != cluster else ""
@@ -176,10 +177,9 @@ async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[
 
 
 def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
-    """The epoch in a record's headers; 0 when it is of another stream or of no contract, as is one
-    that is none."""
-    epoch, wanted = b"", stream.encode()
-    mine = False
+    """The epoch in a record's headers; 0 for a record of another stream, or without a valid
+    epoch."""
+    epoch, wanted, mine = b"", stream.encode(), False
     for name, value in headers:
         if name == "ce_wrepoch":
             epoch = value or b""  # a header of somebody else may be null

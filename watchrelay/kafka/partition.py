@@ -136,7 +136,7 @@ class Delivery:
     acknowledged records. `done` None: it was withdrawn, the outcome is unknown.
 
     `since_s`: since when it is being delivered (loop time), however often it is sent. `shown_s`:
-    None until it is shown that it takes too long; then from when on that is counted again.
+    None while no trouble of it is shown; else from when on it is next counted as overdue.
     """
 
     __slots__ = ("batch", "done", "offsets", "shown_s", "since_s")
@@ -272,7 +272,7 @@ class Partition:
         Returns: a delivery that is off the queue since one of its records is too large by itself;
             no batch is made.
         """
-        limits, records, reached, size = self.limits, list[WireRecord](), 0, 0
+        limits, records, size, whole = self.limits, list[WireRecord](), 0, 0
         for delivery in self.deliveries:
             left = delivery.left
             if len(self.deliveries) > 1:
@@ -280,18 +280,18 @@ class Partition:
                 if records and size > limits.batch_bytes:
                     break
             records += left
-            reached += 1
+            whole += 1
         if not records:
             return None
-        batch = pack(records, most=self.most, limits=limits, now_ms=now_ms)
-        if isinstance(batch, int):
-            number, index = self._find(batch)
+        packed = pack(records, most=self.most, limits=limits, now_ms=now_ms)
+        if isinstance(packed, int):
+            number, index = self._find(packed)
             delivery = self.deliveries[number]
             del self.deliveries[number]
             return delivery, _too_large(delivery, index, limits)
-        self.batch, batch.packed_s = batch, now_s
-        is_whole = batch.count == len(records)
-        self.in_flight = reached if is_whole else self._find(batch.count - 1)[0] + 1
+        self.batch, packed.packed_s = packed, now_s
+        has_all = packed.count == len(records)
+        self.in_flight = whole if has_all else self._find(packed.count - 1)[0] + 1
         return None
 
     def _find(self, index: int) -> tuple[int, int]:
@@ -389,7 +389,7 @@ class Partition:
 
     def put_back(self) -> PackedBatch:
         """The batch is certainly not in the log: its records are packed again, without those that
-        were withdrawn, for a newer owner may have claimed. Returns: the batch that was."""
+        were withdrawn, whose stream may have a newer owner. Returns: the batch that was."""
         batch = self._sent()
         self.deliveries = deque(each for each in self.deliveries if each.done is not None)
         self.batch, self.in_flight = None, 0
@@ -400,7 +400,8 @@ class Partition:
 
         Returns: the delivery of a batch of one record, which is off the queue.
         """
-        first, batch, limits = self.deliveries[0], self.put_back(), self.limits
+        first, limits = self.deliveries[0], self.limits
+        batch = self.put_back()
         if batch.count > 1:
             self.most = batch.count // 2
             limits.batch_bytes = max(_BATCH_BYTES_LEAST, batch.raw_bytes // 2)

@@ -93,15 +93,17 @@ class Policy(Protocol):
     id: str
 
     def covers(self, partition: Partition) -> bool:
-        """Whether the next batch of the partition may be sent now; else it is enqueued later on."""
+        """Whether the next batch of the partition may be sent now; else the policy enqueues it
+        later on."""
         ...
 
     def passes(self, partition: Partition, effect: Effect) -> bool:
-        """Take the effect of an answer. False: the policy performs it, or something else."""
+        """Note the effect of an answer. Returns: whether the producer performs it, as without a
+        policy."""
         ...
 
-    def left(self, partition: Partition) -> None:
-        """Nothing of the partition is sent now."""
+    def idle(self, partition: Partition) -> None:
+        """Note that nothing of the partition is sent now."""
         ...
 
 
@@ -216,14 +218,14 @@ class Producer:
 
     def drop(self, place: Place) -> None:
         """What is pending in the partition is neither sent nor answered."""
-        self._let_go(self.partitions.pop(place))
+        self._forget(self.partitions.pop(place))
 
-    def _let_go(self, partition: Partition) -> None:
+    def _forget(self, partition: Partition) -> None:
         partition.forget()
         self.leaders.forget(partition)
         self.untimely.pop(partition, None)
         if self._policy is not None:
-            self._policy.left(partition)
+            self._policy.idle(partition)
 
     async def topic_ids(
         self, topics: Collection[str], *, of_another: bool
@@ -257,7 +259,7 @@ class Producer:
         self.leaders.identity = identity
         for place, former in list(self.partitions.items()):
             self.partitions[place] = partition = former.successor(identity)
-            self._let_go(former)
+            self._forget(former)
             self.enqueue(partition)
 
     # ---- out -------------------------------------------------------------------------------------
@@ -276,12 +278,12 @@ class Producer:
                 asyncio.get_running_loop().call_soon(self._flush)
 
     def _enqueue_again(self, partition: Partition) -> None:
-        """It waited for a link: for another one, or none if all of it was withdrawn meanwhile."""
+        """It waited for a link: send it by another one, unless all of it was withdrawn."""
         if partition.phase is Phase.QUEUED:
             partition.phase = Phase.IDLE
         self.enqueue(partition)
         if not partition.deliveries and self._policy is not None:
-            self._policy.left(partition)
+            self._policy.idle(partition)
 
     def _flush(self) -> None:
         self._is_flushing = False
@@ -299,8 +301,8 @@ class Producer:
             link.send(partitions)
 
     def stamp_ms(self, partition: Partition) -> int | None:
-        """The time of records that are packed now. None: Kafka would remove them by it, so they are
-        enqueued by `look_at_clock`."""
+        """The time of records that are packed now. None while the clock is wrong: `look_at_clock`
+        enqueues them later on."""
         now_ms = self._times.stamp_ms(partition.place.topic)
         if now_ms is None:
             self.untimely[partition] = None
@@ -328,7 +330,7 @@ class Producer:
                 self.listener.settled(partition.place, *too_large)
         data = partition.take()
         if partition.phase is Phase.IDLE and self._policy is not None:
-            self._policy.left(partition)
+            self._policy.idle(partition)
         return data
 
     # ---- in --------------------------------------------------------------------------------------
@@ -354,8 +356,8 @@ class Producer:
         self._perform(partition, partition.answered(code, offset))
 
     def _note_time(self, partition: Partition, at_ms: int, sent_s: float) -> None:
-        """A broker gave the time of a batch. Of one that was sent before, the answer may be that of
-        a repetition, with the time of the first attempt, or of our own clock."""
+        """Learn the brokers' clock from the time that one of them gave to a batch, unless that was
+        sent before: the answer to a repetition may have the time of the first attempt, or ours."""
         if partition.batch is not None and partition.batch.tries == 1:
             took_s = asyncio.get_running_loop().time() - sent_s
             self._times.timed(partition.place.topic, at_ms, took_s)
@@ -398,8 +400,7 @@ class Producer:
             if (too_large := partition.halve()) is not None:
                 self.listener.settled(partition.place, *too_large)
             return
-        # a batch of the same age may be too old, or too far in the future, for the topic
-        partition.put_back()
+        partition.put_back()  # packed again with a new time, since that may be what is refused
         partition.backoff, wait_s = partition.backoff.after_failure(
             clock.now_s(), healthy=False, rng=self._rng
         )
@@ -445,7 +446,8 @@ class Producer:
         *,
         shown: bool,
     ) -> None:
-        """Ask until brokers answer, unless the partition is forgotten."""
+        """Ask until brokers answer, unless the partition is forgotten. Args: `shown`: report why
+        they do not."""
         access, backoff = self.leaders.access, _ASK_RETRY
         while partition.phase is not Phase.FORGOTTEN:
             brokers = await access.reach()

@@ -37,8 +37,8 @@ class OffsetRange:
 
     def cursor(self, first: int) -> Cursor:
         """Where reading it begins in a log that begins at `first`."""
-        lost = self.start is None or self.start >= self.stop
-        return Cursor(first if lost else max(first, self.start or 0), self.stop)
+        is_first = self.start is None or self.start >= self.stop
+        return Cursor(first if is_first else max(first, self.start or 0), self.stop)
 
 
 Turn = AbstractAsyncContextManager[None]

@@ -58,8 +58,8 @@ COMMITTED: Final[Mapping[str, Any]] = {
 Take = Callable[[TopicPartition, Sequence[Any]], object]
 """Gets records as aiokafka gives them (offset, timestamp, key, value, headers), never none."""
 Lost = Callable[[TopicPartition, str], bool | None]
-"""Called with a partition whose topic is another than was read, and the reason. True: it is read on
-as it is now; else what came of it is passed over."""
+"""Called with a partition whose topic is another than was read, and the reason. It may raise, which
+ends the reading. Returns: whether to read on what is there now; else that is passed over."""
 
 
 async def through_outages(
@@ -139,18 +139,15 @@ class Reading:
 
     def assign(self, cursors: Mapping[TopicPartition, Cursor]) -> None:
         """Read these partitions on from their cursors, and no others. Silence counts from the first
-        time on.
-
-        `seek_to_beginning` would lose against the reset that `assign` starts (seen with aiokafka
-        0.14).
-        """
+        time on; a partition that is added counts as answered with the newest answer."""
         if not self.cursors:
             self._newest_s = self._now_s()
-        newest_s = max((since_s for _, since_s in self._answers.values()), default=self._now_s())
-        self._answers = {place: self._answers.get(place, (0, newest_s)) for place in cursors}
+        answered_s = max((since_s for _, since_s in self._answers.values()), default=self._now_s())
+        self._answers = {place: self._answers.get(place, (0, answered_s)) for place in cursors}
         self.cursors = cursors
         self.consumer.assign(list(cursors))
         for place, cursor in cursors.items():
+            # `seek_to_beginning` would lose against the reset that `assign` starts (aiokafka 0.14)
             self.seek(place, cursor.next)
 
     async def assign_ends(self, topics: Iterable[str]) -> None:
@@ -231,7 +228,7 @@ class Reading:
                         raise held[place]
 
     def _is_read_on(self, place: TopicPartition, offset: int) -> bool:
-        """Whether the partition is read on at `offset`: where that goes back, as `lost` decides.
+        """Call `lost` where the partition goes back to `offset`. Returns: whether it is read on.
         Raises: what `lost` raises."""
         read, lost = self.cursors[place].next, self._lost
         if lost is None or offset >= read:

@@ -73,7 +73,7 @@ class RecordTimes:
         return self._off_s(keeps_ms, self.wall_ms(), suspected=suspected) if keeps_ms else None
 
     def stamp_ms(self, topic: str) -> int | None:
-        """The time of records that are written now; None where `off_s` is not."""
+        """The time of records that are written now; None while they may not be, by `off_s`."""
         now_ms, keeps_ms = self.wall_ms(), self._keeps_ms.get(topic)
         return now_ms if not keeps_ms or self._off_s(keeps_ms, now_ms) is None else None
 

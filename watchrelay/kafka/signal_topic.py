@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from watchrelay.contract.records import refuse_unreadable
@@ -112,10 +112,6 @@ class SignalTopic:
         self._batch_ms = None
         self._live_from.setdefault(partition, end)
 
-    def take(self, record: Any) -> None:
-        """The next record."""
-        self._read(record, dict(record.headers))
-
     def moved(self, _position: int) -> None:
         """The next record comes at another time."""
         self._batch_ms = None
@@ -124,14 +120,14 @@ class SignalTopic:
         """No record of the new topic is backlog."""
         self._live_from = dict.fromkeys(self._live_from, 0)
 
-    def _read(self, record: Any, headers: Mapping[str, bytes]) -> None:
+    def take(self, record: Any) -> None:
         """Take one record; none of them stops the reading."""
         if self._batch_ms is None:
             self._batch_ms = self._wall_ms()
         backlog = record.offset < self._live_from[record.partition]
         old = backlog and abs(self._batch_ms - record.timestamp) > BACKLOG_MS
         try:
-            refuse_unreadable(headers)
+            refuse_unreadable(dict(record.headers))
             request = parse_signal(record.value)
         except RecordRefused as error:
             # an old one was reported by the relay that ran when it was written

@@ -114,9 +114,8 @@ class KafkaSink:
         call. Trim that record and send again from `len(acked)` on, or everything, under the same
         positions.
         """
-        if not self._writers.counts(batch.topic, batch.stream):
-            # what is of a lost topic is neither sent nor answered
-            return Delivery(batch, done, 0.0)
+        if self._writers.has_lost(batch.topic, batch.stream):
+            return Delivery(batch, done, 0.0)  # neither sent nor answered
         producer = self._producer_of(batch) if self._transactions else self._producer
         return producer.send(batch, done)
 
@@ -163,15 +162,15 @@ class KafkaSink:
         Returns: whether this is another topic than the stream opened before, or was just created,
         so that nothing known of its content is valid.
         """
-        is_another_topic, others = self._writers.open(
+        is_another_topic, losing = self._writers.open(
             topic, stream, lost, made=made, topic_id=topic_id
         )
-        if made or others:
+        if made or losing:
             self._incarnations.forget(topic)
-        if others:  # which write a former topic of the name
+        if losing:
             self._forget(topic)
         self._incarnations.expect(topic, topic_id)
-        self._topic_lost(topic, "it was missing and was recreated", others)
+        self._tell_lost(topic, "it was missing and was recreated", losing)
         return is_another_topic
 
     def close(self, topic: str, stream: str, *, taken_over: bool = False) -> None:
@@ -224,8 +223,8 @@ class KafkaSink:
     def _end_transactions(self, topic: str, stream: str) -> None:
         transactions = self._transactions.pop((topic, stream), None)
         if transactions is not None:
-            for each in transactions.end():
-                self._troubles.forget(each)
+            for subject in transactions.end():
+                self._troubles.forget(subject)
 
     @property
     def _producers(self) -> list[Producer]:
@@ -320,11 +319,11 @@ class KafkaSink:
 
     def _contradiction(self, partition: Partition, first: int, known_end: int) -> str:
         """Why the offset cannot be of the topic that one of the streams opened, "" if it can."""
-        streams = [each.batch.stream for each in partition.deliveries][: partition.in_flight]
-        whys = (
-            self._writers.contradicts(partition.place, each, first, known_end) for each in streams
-        )
-        return next(filter(None, whys), "")
+        for delivery in list(partition.deliveries)[: partition.in_flight]:
+            stream = delivery.batch.stream
+            if why := self._writers.contradicts(partition.place, stream, first, known_end):
+                return why
+        return ""
 
     def settled(self, place: Place, delivery: Delivery, outcome: Receipt | Exception) -> None:
         """See `ProducerListener`."""
@@ -369,10 +368,10 @@ class KafkaSink:
 
     def _lose(self, topic: str, why: str) -> None:
         _log.error("topic was deleted or recreated", extra={"topic": topic, "error": why})
-        streams = self._writers.lose(topic, may_return=self._incarnations.may_return(topic))
+        losing = self._writers.lose(topic, may_return=self._incarnations.may_return(topic))
         self._incarnations.forget(topic)
         self._forget(topic)
-        self._topic_lost(topic, why, streams)
+        self._tell_lost(topic, why, losing)
 
     def _forget(self, topic: str) -> None:
         """Nothing that is on its way to the topic is sent or answered."""
@@ -380,10 +379,11 @@ class KafkaSink:
             for place in producer.forget(topic):
                 self._troubles.forget(subject_of(place))
 
-    def _topic_lost(self, topic: str, why: str, streams: Sequence[Lost]) -> None:
-        if streams:
+    def _tell_lost(self, topic: str, why: str, losing: Sequence[Lost]) -> None:
+        """Call the streams that had opened the topic."""
+        if losing:
             self._written.forget(lambda place: place.topic == topic)
-        for lost in streams:
+        for lost in losing:
             lost(f"topic {topic} was deleted or recreated: {why}")
 
     async def _look_for_topics(self) -> None:

@@ -124,7 +124,7 @@ def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[Finding,
     See docs/record-contract.md, section 2, for what stale records and slow readers need.
     """
     faults, doubts = findings(spec, found)
-    whys, mends = list[str](), list[str]()
+    whys, commands = list[str](), list[str]()
     if found.partitions < spec.partitions:
         add = (
             f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {spec.name} "
@@ -133,18 +133,18 @@ def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[Finding,
         has = f"it has {counted(found.partitions, 'partition')}"
         if spec.pinned:
             whys.append(f"{has}, the stream is pinned to {spec.partitions}")
-            mends.append(add)
+            commands.append(add)
         else:
-            cure = f"set `partitions: {found.partitions}` in the config"
             whys.append(
-                f"{has}, the config asks for {spec.partitions}: {cure}, or add partitions (`{add}`)"
+                f"{has}, the config asks for {spec.partitions}: set `partitions: "
+                f"{found.partitions}` in the config, or add partitions (`{add}`)"
             )
     if faults:
         whys += [fault.text for fault in faults]
-        cures = {name: value for fault in faults for name, value in fault.cure}
-        mends.append(alter_command(spec.name, cures, servers=servers))
+        configs = {name: value for fault in faults for name, value in fault.cure}
+        commands.append(alter_command(spec.name, configs, servers=servers))
     if whys:
-        cure = " && ".join(mends)
+        cure = " && ".join(commands)
         mend = f"; mend it with: {cure}" if cure else ""
         raise TopicRefused(f"topic {spec.name} is refused: {'; '.join(whys)}{mend}", cure=cure)
     return doubts
@@ -219,17 +219,17 @@ def without_refused(configs: Mapping[str, str], why: str) -> dict[str, str] | No
     """The configs to try next where brokers refuse to create a topic with these; None: there are
     none.
 
-    Those that the answer `why` names are left out; where it names none, those that no topic is
-    refused without: a policy may be about something else, the name or the partitions. An inherited
+    Those that the answer `why` names are left out; where it names none, all but the required ones:
+    a policy may be about something else, the name or the partitions. An inherited
     max.compaction.lag.ms below min.compaction.lag.ms is raised to that.
     """
     named = set(re.findall(r"[a-z]+(?:\.[a-z]+)+", why))
     if MAX_LAG in named and MAX_LAG not in configs and MIN_LAG in configs:
         return {**configs, MAX_LAG: configs[MIN_LAG]}
-    out = named.intersection(configs) or {*configs} - _REQUIRED
-    if MAX_LAG in out:  # it was added for the other, which alone would be refused again
-        out.add(MIN_LAG)
-    rest = {name: value for name, value in configs.items() if name not in out}
+    refused = named.intersection(configs) or {*configs} - _REQUIRED
+    if MAX_LAG in refused:  # without it MIN_LAG would be refused again
+        refused.add(MIN_LAG)
+    rest = {name: value for name, value in configs.items() if name not in refused}
     return rest if len(rest) < len(configs) else None
 
 

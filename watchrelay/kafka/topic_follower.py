@@ -66,8 +66,9 @@ class TopicFollower:
     """Follows one topic, its first partition or `every_partition`. Use: `run()` as a task; again
     after it raised.
 
-    `name`: what the topic is, a `Cause`, under which is reported what is wrong. `batch_bytes_max`:
-    of a record batch, unpacked; a larger one is passed over as a record that cannot be read.
+    `name`: what the topic is, the value of a `Cause`; what is wrong is reported under it, of the
+    control topic as `Cause.KAFKA` while brokers do not answer. `batch_bytes_max`: of a record
+    batch, unpacked; a larger one is passed over as a record that cannot be read.
     """
 
     def __init__(
@@ -108,8 +109,8 @@ class TopicFollower:
             raise
 
     def _failed(self, error: SinkUnavailable, _wait_s: float) -> None:
-        away = self._name == "control" and not isinstance(error, SinkForbidden)
-        self._report(error, Cause.KAFKA if away else Cause(self._name))
+        is_outage = self._name == "control" and not isinstance(error, SinkForbidden)
+        self._report(error, Cause.KAFKA if is_outage else Cause(self._name))
 
     def _report(self, error: SinkUnavailable, cause: Cause) -> None:
         if self._name not in self._problems:

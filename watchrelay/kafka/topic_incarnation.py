@@ -42,14 +42,17 @@ class TopicIncarnation:
 
         Returns: why the topic is lost; "" for the same topic, or one that is in doubt."""
         if found is None:
-            since_s = self.absent_since_s = (
-                now_s if self.absent_since_s is None else self.absent_since_s
-            )
-            return "brokers do not know it" if now_s - since_s >= ABSENT_S else ""
+            if self.absent_since_s is None:
+                self.absent_since_s = now_s
+            return "brokers do not know it" if now_s - self.absent_since_s >= ABSENT_S else ""
         self.absent_since_s = None
         self.id = self.id or found
-        former, self.other_id = self.other_id, NO_ID if found == self.id else found or self.other_id
-        return "it was deleted and recreated" if found and found == former else ""
+        is_confirmed = found != NO_ID and found == self.other_id
+        if found == self.id:
+            self.other_id = NO_ID
+        elif found != NO_ID:
+            self.other_id = found
+        return "it was deleted and recreated" if is_confirmed else ""
 
     @property
     def is_doubtful(self) -> bool:
@@ -135,6 +138,6 @@ class TopicIncarnations:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_DOUBTFUL_S if self.doubtful else every_s):
                     await self._due.wait()
-                    await asyncio.sleep(_LOOK_DOUBTFUL_S)  # they come in numbers
+                    await asyncio.sleep(_LOOK_DOUBTFUL_S)  # other topics are due soon as well
             self._due.clear()
             await self.look(ask)

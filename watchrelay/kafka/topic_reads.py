@@ -53,12 +53,12 @@ class _Request:
             if each not in begun or begun[each].is_behind
         ]
 
-    def begin(self, partition: int, reading: RangeReader) -> None:
-        """Note where the partition was begun."""
-        begun = reading.begun.get(partition)
+    def begin(self, partition: int, reader: RangeReader) -> None:
+        """Note where the partition begins for the stream, once the reader has begun it."""
+        begun = reader.begun.get(partition)
         if begun is not None and partition not in self.cursors:
             cursor = self.cursors[partition] = self.spans[partition].cursor(begun)
-            if partition in reading.whole and cursor.next == begun:
+            if partition in reader.whole and cursor.next == begun:
                 self.whole.add(partition)
 
     def give(self, partition: int, records: Sequence[Any], end: int) -> None:
@@ -132,17 +132,17 @@ class TopicReads:
         requests = [each for each in entry.requests if not each.is_done]
         by_stream = ByStream({each.stream: each.keys for each in requests})
 
-        def take(partition: int, records: Sequence[Any]) -> None:  # called by `reading`
+        def take(partition: int, records: Sequence[Any]) -> None:  # called by `reader`
             if not records:
                 return
             waiting = [each for each in requests if not each.is_done]
-            shares = by_stream.split(records) if waiting else {}
-            for each in waiting:
-                if partition in each.spans:
-                    each.begin(partition, reading)
-                    each.give(partition, shares[each.stream], records[-1].offset + 1)
             if not waiting:
                 raise _AllServedError
+            shares = by_stream.split(records)
+            for each in waiting:
+                if partition in each.spans:
+                    each.begin(partition, reader)
+                    each.give(partition, shares[each.stream], records[-1].offset + 1)
 
         def failed(error: SinkUnavailable, wait_s: float) -> None:
             for each in requests:
@@ -150,14 +150,14 @@ class TopicReads:
                     each.failed(error, wait_s)
 
         ranges = _union([span for each in requests for span in each.rest()])
-        reading = RangeReader(self._connection, topic, ranges, take, failed=failed, turn=self.turns)
+        reader = RangeReader(self._connection, topic, ranges, take, failed=failed, turn=self.turns)
         try:
-            await reading.run()
+            await reader.run()
         except _AllServedError:
             return
         for each in requests:
             for partition in each.spans:
-                each.begin(partition, reading)
+                each.begin(partition, reader)
             each.is_done = True
 
 

@@ -51,21 +51,17 @@ class TopicRisks:
     ) -> None:
         """These topics were looked at. Args: `of`: all topics that are used, if they are known;
         the others are forgotten."""
-        gone = list[str]()
         if of is not None:
-            gone = [name for name in self._found if name not in of]
             self._noted = {name: noted for name, noted in self._noted.items() if name in of}
-        seen = {
-            name: tuple(each for each in findings if each.setting)
-            for name, findings in found.items()
-        }
+            found = {**found, **dict.fromkeys(self._found.keys() - of, ())}
         is_news = False
-        for name, findings in {**seen, **dict.fromkeys(gone, ())}.items():
-            before = self._found.pop(name, ())
-            if findings:
-                self._found[name] = findings
-            is_news = is_news or findings != before
-            if new := set(findings) - set(before):
+        for name, findings in found.items():
+            former = self._found.pop(name, ())
+            now = tuple(each for each in findings if each.setting)
+            if now:
+                self._found[name] = now
+            is_news = is_news or now != former
+            if new := {*now} - {*former}:
                 if not self._unlogged:
                     asyncio.get_running_loop().call_later(_LOGGED_AFTER_S, self._log)
                 self._unlogged |= new

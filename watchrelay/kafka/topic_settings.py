@@ -32,8 +32,8 @@ _SLACK_MS = 2 * _HOUR_MS
 _SKEW_MS = 300_000
 """Clocks that differ by less are usual."""
 _SIGNAL_BYTES = 1024 * 1024
-_WHOLE = {"local.retention.ms": "-2", "local.retention.bytes": "-2"}
-"""As long as in remote storage."""
+_KEPT_LOCALLY = {"local.retention.ms": "-2", "local.retention.bytes": "-2"}
+"""Brokers keep records for as long as remote storage does."""
 _SIGNALS = "requests can be removed before a relay that starts has read them"
 
 
@@ -258,15 +258,15 @@ def _in_sync_too_many(_spec: Wanted, topic: FoundTopic) -> str:
     return f"its replication factor is {topic.replicas}: nothing could be written"
 
 
-def _lags(spec: Wanted, topic: FoundTopic) -> Configs:
-    """Kafka accepts none under which the greatest lag is below the least."""
+def _cure_of_min_lag(spec: Wanted, topic: FoundTopic) -> Configs:
+    """With the greatest lag where that is smaller: Kafka accepts no such pair."""
     least_ms = int(_lag_ms(spec))
     if topic.below("max.compaction.lag.ms", least_ms):
         return {MIN_LAG: str(least_ms), MAX_LAG: str(least_ms)}
     return {MIN_LAG: str(least_ms)}
 
 
-def _greatest_lag(spec: Wanted, topic: FoundTopic) -> Configs:
+def _cure_of_max_lag(spec: Wanted, topic: FoundTopic) -> Configs:
     return {MAX_LAG: str(max(int(_lag_ms(spec)), topic.number(MIN_LAG) or 0))}
 
 
@@ -318,13 +318,13 @@ SETTINGS: Final = (
         created={"state": _lag_ms},
         why={"state": _too_short(MIN_LAG, policy="compact")},
         refuses=frozenset({"state"}),
-        cure=_lags,
+        cure=_cure_of_min_lag,
     ),
     Setting(
         name=MAX_LAG,
         right="with `compact`: at least twice the snapshot interval",
         why={"state": _too_short(MAX_LAG, policy="compact")},
-        cure=_greatest_lag,
+        cure=_cure_of_max_lag,
     ),
     Setting(
         name="delete.retention.ms",
@@ -337,13 +337,13 @@ SETTINGS: Final = (
         name="local.retention.ms",
         right="with `remote.storage.enable`: at least twice the snapshot interval, or -2",
         why={"state": _local("local.retention.ms")},
-        cure=_WHOLE,
+        cure=_KEPT_LOCALLY,
     ),
     Setting(
         name="local.retention.bytes",
         right="with `remote.storage.enable`: -2",
         why={"state": _local("local.retention.bytes")},
-        cure=_WHOLE,
+        cure=_KEPT_LOCALLY,
     ),
     Setting(
         name="message.timestamp.type",

@@ -48,18 +48,18 @@ class TopicWriters:
         Returns: whether it is another than the stream opened before; and the callbacks of the
         streams that had opened that one and were not called yet.
         """
-        now, before = self._incarnation.get(topic, 0), self._seen.get((topic, stream))
-        former = self._ids.get(topic, NO_ID)
+        opened, former_id = self._seen.get((topic, stream)), self._ids.get(topic, NO_ID)
         # an answer without an id says nothing, unless the topic was gone
         is_known = topic_id != NO_ID or topic in self._absent
-        recreated = is_known and former not in (NO_ID, topic_id)
-        self._ids[topic] = topic_id if recreated else topic_id or former
+        has_other_id = is_known and former_id not in (NO_ID, topic_id)
+        self._ids[topic] = topic_id if has_other_id else topic_id or former_id
         self._absent.discard(topic)
-        others = self.lose(topic) if recreated or (made and before == now) else []
-        now = self._incarnation.get(topic, 0)
-        self._seen[topic, stream] = now
+        # a topic that is made was lost, unless the stream knows only an older one of the name
+        is_news = has_other_id or (made and opened == self._incarnation.get(topic, 0))
+        losing = self.lose(topic) if is_news else []
+        incarnation = self._seen[topic, stream] = self._incarnation.get(topic, 0)
         self._opened[topic, stream] = _Opened(lost)
-        return made or before not in (None, now), others
+        return made or opened not in (None, incarnation), losing
 
     def close(self, topic: str, stream: str, *, taken_over: bool = False) -> bool:
         """`stream` stops writing the topic. True: no stream writes it.
@@ -71,10 +71,10 @@ class TopicWriters:
             self._seen.pop((topic, stream), None)
         return not any(name == topic for name, _ in self._opened)
 
-    def counts(self, topic: str, stream: str) -> bool:
-        """Whether what `stream` writes goes to the topic that it opened; true if it opened none."""
+    def has_lost(self, topic: str, stream: str) -> bool:
+        """Whether the topic that `stream` opened is lost; false if it opened none."""
         opened = self._opened.get((topic, stream))
-        return opened is None or not opened.is_lost
+        return opened is not None and opened.is_lost
 
     def contradicts(self, place: TopicPartition, stream: str, first: int, known_end: int) -> str:
         """Records of `stream` were appended from offset `first` on, by a producer whose records

@@ -98,9 +98,11 @@ class Topics:
         most demanding of them. What was named of it before is forgotten.
 
         Args:
-            specs: called where `version`, of what it depends on, is None or another than last time.
+            specs: not called where `version`, that of what it depends on, is the same as last time.
+                None: always called.
         """
-        if version is None or self._expected.get(topic, (None, ()))[0] != version:
+        former_version, _ = self._expected.get(topic, (None, ()))
+        if version is None or former_version != version:
             self._expected[topic] = version, [*dict.fromkeys(specs())]
 
     async def ensure_topic(self, spec: TopicSpec) -> TopicFacts:
@@ -133,12 +135,11 @@ class Topics:
             answer = await admin.create_topics(
                 doubtful, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000), validate_only=True
             )
-            may = (
-                error[0]
-                for error in answer.topic_errors
-                if for_code(error[1]) not in _AUTHORIZATION
-            )
-            rights |= {name: rights[name] | {"CREATE"} for name in may}
+            rights |= {
+                name: rights[name] | {"CREATE"}
+                for name, code, *_ in answer.topic_errors
+                if for_code(code) not in _AUTHORIZATION
+            }
         return rights
 
     async def _checked(self, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
@@ -256,9 +257,9 @@ class Topics:
                 )
             if error is not NoError:
                 raise error_of(code, f"topic {name}")
-            if partitions and all(partition[2] >= 0 for partition in partitions):
+            codes = sorted({code for code, _, leader, *_ in partitions if leader < 0})
+            if partitions and not codes:
                 return _found(partitions, topic_id=ids.get(name) or NO_ID), brokers
-            codes = sorted({partition[0] for partition in partitions if partition[2] < 0})
             cure = next((CURES[each] for each in codes if each in CURES), CURES[_NO_LEADER])
             what = f"topic {name}: not all of its partitions have a leader"
             raise SinkUnavailable(f"{what}: {cure}", cure=cure)
@@ -327,8 +328,8 @@ class Topics:
         return f"create it with: {create_command(spec, servers=self._connection.servers)}"
 
     async def _make(self, admin: Any, spec: TopicSpec, *, validate_only: bool = False) -> bool:
-        """Create the topic. False: it was created meanwhile, by another stream or relay. Raises:
-        TopicRefused. Args: `validate_only`: nothing is created, only what would be refused is."""
+        """Create the topic. Returns: whether this call did, and not another stream or relay
+        meanwhile. Raises: TopicRefused. Args: `validate_only`: nothing is created, but refused."""
         by_hand, configs = self._by_hand(spec), spec.configs()
         while True:
             new = NewTopic(
@@ -349,7 +350,7 @@ class Topics:
                     f"topic {spec.name} does not exist and the brokers offer no way to create "
                     f"it; {by_hand}"
                 ) from error
-            code, message = answer.topic_errors[0][1:3]
+            _name, code, message, *_ = answer.topic_errors[0]
             error_type = for_code(code)
             if error_type is TopicAlreadyExistsError:
                 return False
@@ -412,10 +413,10 @@ def _found(
     partitions: Sequence[Any], *, configs: Mapping[str, str] | None = None, topic_id: bytes = NO_ID
 ) -> FoundTopic:
     """The topic with these partitions, as `topics_in` gives them."""
-    replicas = min(len(partition[3]) for partition in partitions)
-    return FoundTopic(len(partitions), replicas, configs or {}, topic_id)
+    least = min(len(replicas) for _code, _partition, _leader, replicas, *_ in partitions)
+    return FoundTopic(len(partitions), least, configs or {}, topic_id)
 
 
 def _read(entries: Iterable[Sequence[Any]]) -> dict[str, str]:
     """The configs of a topic, by name."""
-    return {entry[0]: entry[1] for entry in entries if entry[1] is not None}
+    return {name: value for name, value, *_ in entries if value is not None}

@@ -76,10 +76,13 @@ COORDINATOR_LOAD_IN_PROGRESS, 15 COORDINATOR_NOT_AVAILABLE, 16 NOT_COORDINATOR; 
 UNKNOWN_TOPIC_OR_PARTITION, 29, 31 and 53 of rights, 50 INVALID_TRANSACTION_TIMEOUT, 55
 OPERATION_NOT_ATTEMPTED, for another partition of the request."""
 _UNKNOWN_TOPIC: Final = 3
+_NOT_AVAILABLE: Final = 15
+_INVALID_TIMEOUT: Final = 50
 _NOT_ATTEMPTED: Final = 55
 _OF_PARTITIONS: Final = frozenset((_UNKNOWN_TOPIC, 29, _NOT_ATTEMPTED))
 """Refusals of partitions, which are reported with these."""
-_AWAY: Final = frozenset((14, 15, 16))
+_AWAY: Final = frozenset((14, _NOT_AVAILABLE, 16))
+"""The coordinator loads its transactions, or is another broker."""
 _NO_COORDINATOR: Final = (
     "the brokers name no coordinator for it: is transaction.state.log.replication.factor more "
     "than there are brokers?"
@@ -157,7 +160,7 @@ class Transactions:
         self._most: float = math.inf
         """How many partitions the next one has at most: fewer after one that took too long."""
         self._markers: dict[Place, int] = {}
-        """Where the marker of the newest commit is, if no other writer wrote meanwhile."""
+        """The offset of the newest commit's marker, if that follows the batch."""
         self._progress = asyncio.Event()
         self._is_over = False
         """The open transaction cannot be committed."""
@@ -167,7 +170,7 @@ class Transactions:
         self._running = tasks.create_task(self._run(), name=name)
 
     def end(self) -> Sequence[str]:
-        """No byte leaves from now on. Returns: what reports were about."""
+        """No byte leaves from now on. Returns: the subjects of what was reported."""
         assert self._running is not None, "they were begun"
         self._running.cancel()
         self.producer.cut()
@@ -182,7 +185,8 @@ class Transactions:
     # ---- the policy ------------------------------------------------------------------------------
 
     def covers(self, partition: Partition) -> bool:
-        """See `Policy`: in the open transaction, one batch of each of its partitions."""
+        """See `Policy`: in the open transaction, one batch of each of its partitions. What is not
+        covered makes the next transaction due."""
         if self.is_fenced:
             asyncio.get_running_loop().call_soon(self._refuse_all)
         elif self._is_sending and partition in self._covered and self._covered[partition] is None:
@@ -191,8 +195,8 @@ class Transactions:
         return False
 
     def passes(self, partition: Partition, effect: Effect) -> bool:
-        """See `Policy`. What is appended waits for the commit; what needs another identity, or is
-        refused as the transaction is over, ends that."""
+        """See `Policy`. What is appended waits for the commit. The transaction ends where a batch
+        needs another identity, or is refused by an answer that it is over."""
         match effect:
             case Appended():
                 self._covered[partition] = effect
@@ -202,13 +206,13 @@ class Transactions:
             case Refused(code) if code in _OVER:
                 self._end_transaction()
             case Refused():
-                self.left(partition)
+                self.idle(partition)
                 return True
             case _:
                 return True
         return False
 
-    def left(self, partition: Partition) -> None:
+    def idle(self, partition: Partition) -> None:
         """See `Policy`: the open transaction does not wait for it."""
         if partition in self._covered and partition.phase is Phase.FORGOTTEN:
             self._end_transaction()
@@ -234,8 +238,8 @@ class Transactions:
         """Whether they are ours, as the claim is."""
         if await self._is_ours():
             for each in self._former_ids:
-                await self._taken(each)
-            identity = await self._taken(self.id)
+                await self._take_id(each)
+            identity = await self._take_id(self.id)
             self._former_ids = ()
             if await self._is_ours():
                 self._is_over, self._covered = False, {}
@@ -254,7 +258,7 @@ class Transactions:
             for each in deliveries:
                 self._listener.settled(place, each, fenced(each.batch.stream))
 
-    async def _taken(self, transactional_id: str) -> Identity:
+    async def _take_id(self, transactional_id: str) -> Identity:
         identity = Identity(-1, -1)
 
         async def take(coordinator: TransactionCoordinator) -> int:
@@ -263,7 +267,7 @@ class Transactions:
             identity = Identity(*producer)
             return code
 
-        await self._ask(take, transactional_id, again=Answer.TAKE)
+        await self._ask(take, transactional_id, taking=True)
         return identity
 
     # ---- one transaction -------------------------------------------------------------------------
@@ -287,8 +291,8 @@ class Transactions:
             return 0
         began_s, self._covered = clock.now_s(), dict.fromkeys(covered)
         result: Result = "aborted"
-        if await self._added(identity) and await self._appended():
-            result = await self._committed(identity)
+        if await self._add_partitions(identity) and await self._append():
+            result = await self._commit(identity)
         self._listener.transaction_ended(result, clock.now_s() - began_s)
         records = 0
         if result == "committed" and not self._is_over:
@@ -309,9 +313,9 @@ class Transactions:
         covered, self._covered, records = self._covered, {}, 0
         for partition, appended in covered.items():
             if appended is not None and partition.batch is not None:
-                place, count = partition.place, partition.batch.count
-                if self._markers.get(place) == appended.first - 1:
-                    self._listener.noted(place, appended.first - 1)
+                place, count, before = partition.place, partition.batch.count, appended.first - 1
+                if self._markers.get(place) == before:  # so it is the marker of our last commit
+                    self._listener.noted(place, before)
                 self._markers[place] = appended.first + count
                 records += count
                 self._listener.acked(partition, appended)
@@ -328,8 +332,8 @@ class Transactions:
             self._most = math.inf
         self._due.set()
 
-    async def _added(self, identity: Identity) -> bool:
-        """Whether the partitions are in a transaction."""
+    async def _add_partitions(self, identity: Identity) -> bool:
+        """Begin the transaction. Returns: whether its partitions are in it."""
         places = [partition.place for partition in self._covered]
 
         async def add(coordinator: TransactionCoordinator) -> int:
@@ -343,13 +347,13 @@ class Transactions:
         answer, _ = await self._ask(add, self.id)
         return answer is Answer.DONE
 
-    async def _appended(self) -> bool:
-        """Whether every batch was appended, or refused and handed back, before the brokers abort
-        the transaction."""
+    async def _append(self) -> bool:
+        """Send one batch of each partition. Returns: whether every one was appended, or refused and
+        handed back, before the brokers abort the transaction."""
         self._is_sending, partitions = True, [*self._covered]
         for partition in partitions:
             if not partition.deliveries:
-                self.left(partition)
+                self.idle(partition)
             self.producer.enqueue(partition)
         try:
             async with asyncio.timeout(self._settings.transaction_timeout_s):
@@ -364,7 +368,7 @@ class Transactions:
         self._is_sending = False
         return not self._is_over
 
-    async def _committed(self, identity: Identity) -> Result:
+    async def _commit(self, identity: Identity) -> Result:
         async def commit(coordinator: TransactionCoordinator) -> int:
             return await coordinator.commit(identity)
 
@@ -380,11 +384,10 @@ class Transactions:
     # ---- the coordinator -------------------------------------------------------------------------
 
     async def _ask(
-        self, question: Question, transactional_id: str, *, again: Answer | None = None
+        self, question: Question, transactional_id: str, *, taking: bool = False
     ) -> tuple[Answer, bool]:
         """Ask until the answer is DONE or TAKE, or the transaction is over; that answer, and
-        whether an attempt had none. Args: `again`: an answer after which the same is asked again,
-        whether the transaction is over or not."""
+        whether an attempt had none. Args: `taking`: ask until it is DONE, whatever is over."""
         loop, is_unsure, pauses = asyncio.get_running_loop(), False, dict.fromkeys(_PAUSES, 0.0)
         began_s = loop.time()
         while True:
@@ -393,7 +396,7 @@ class Transactions:
             if silence is not None:
                 is_unsure = True
                 answer = answer if answer is Answer.REFUSED else Answer.ELSEWHERE
-            if answer in (Answer.DONE, Answer.TAKE) and answer is not again:
+            if answer is Answer.DONE or (answer is Answer.TAKE and not taking):
                 break
             if answer is not Answer.SOON:
                 self._hang_up()
@@ -408,7 +411,7 @@ class Transactions:
             if answer is Answer.ELSEWHERE and pauses[answer] >= _DOUBT_S and self._access.brokers:
                 self._access.brokers.ask_another()
             await asyncio.sleep(pauses[answer])
-            if self._is_over and again is None:
+            if self._is_over and not taking:
                 answer = Answer.TAKE
                 break
         if any(pauses.values()):
@@ -444,7 +447,7 @@ class Transactions:
 
     def _refusal(self, code: int, transactional_id: str) -> str:
         """Why a transactional id cannot be used, and the cure."""
-        if code != 50:
+        if code != _INVALID_TIMEOUT:
             return _forbidden(transactional_id)
         limit_ms = round(self._settings.transaction_timeout_s * 1000)
         return (
@@ -507,7 +510,7 @@ def _forbidden(transactional_id: str) -> str:
 
 def _unusable(transactional_id: str, error: Exception) -> str:
     """Why it could not be used for some time."""
-    known = _NO_COORDINATOR if isinstance(error, for_code(15)) else cure_of(error)
+    known = _NO_COORDINATOR if isinstance(error, for_code(_NOT_AVAILABLE)) else cure_of(error)
     reason = known or plain_words(error)
     return f"transactional id {transactional_id} cannot be used: {reason}"
 

@@ -98,7 +98,8 @@ class KafkaTroubles:
     def closed(self, place: Place, delivery: Delivery) -> None:
         """The delivery was answered, or withdrawn."""
         if delivery.shown_s is not None:
-            delivery.shown_s, stream = None, delivery.batch.stream
+            delivery.shown_s = None
+            stream = delivery.batch.stream
             status = self._streams.get(stream)
             shown = {
                 each.batch.stream for _, each in self._deliveries() if each.shown_s is not None
@@ -106,8 +107,7 @@ class KafkaTroubles:
             if status is not None and stream not in shown:
                 status.recovered("records")
         if self.held and not any(other == place for other, _ in self._deliveries()):
-            # the stopped stream's batches have no owner
-            self.forget(subject_of(place))
+            self.forget(subject_of(place))  # no acknowledgement comes that would end it
 
     def is_awaited(self, place: Place, *, overdue: bool) -> bool:
         """Whether a delivery to it waits; with `overdue`, for too long."""
@@ -176,5 +176,6 @@ class KafkaTroubles:
 
 
 def _name(subject: str) -> str:
-    """The topic of a partition, or the subject itself; "" for ways to the brokers, and silence."""
+    """What a line calls the subject: the topic of a partition, a transactional id, or SECRETS; ""
+    for ways to the brokers, which are "" or begin with "/", and for SILENCE."""
     return "" if subject == SILENCE else subject.partition("/")[0]

@@ -208,6 +208,8 @@ class _Group:
         staying = [name for name, each in self.members.items() if not each.leaving]
         steady = any(now_ms - members[name].api_failed_ms >= API_STEADY_MS for name in self.fit)
         self.able = self.fit if steady else staying or [*self.members]
+        """Who is to run streams: fit members alone while one of them is steady; else also unfit
+        ones, and those that leave where no other is there."""
         self.loads = {name: _Load() for name in self.members}
         self.weights = {
             stream: max(1.0, weights.get(stream, 1.0))
@@ -307,7 +309,7 @@ class _Group:
 
     def layout(self, by_count: Mapping[int, list[str]], now_ms: int) -> int:
         """Into how many parts a stream is split now, by the parts of each layout."""
-        able = {
+        able_by_count = {
             count: {
                 member for member in self.able if set(parts) <= self.members[member].plans.keys()
             }
@@ -318,15 +320,14 @@ class _Group:
             first = by_count[count][0]
             return self.newest_of(self.with_plan(first, self.members), first), count
 
-        known = [count for count, members in able.items() if members] or [*by_count]
-        oldest_first = sorted(known, key=order)
-        newest = oldest_first[-1]
+        known = [count for count, members in able_by_count.items() if members] or [*by_count]
+        *older, newest = sorted(known, key=order)
         written = [each for each in known if not self.may_write.keys().isdisjoint(by_count[each])]
         (_, adopted_ms), _ = order(newest)
-        is_known_to_all = able[newest] >= set[str]().union(*able.values())
+        is_known_to_all = able_by_count[newest] >= set[str]().union(*able_by_count.values())
         if newest in written or is_known_to_all or now_ms - adopted_ms >= OLD_PLAN_MS:
             return newest
-        return max([oldest_first[-2], *written], key=order)
+        return max([older[-1], *written], key=order)
 
     # ---- giving ----------------------------------------------------------------------------------
 
@@ -359,7 +360,7 @@ class _Group:
                 break
             movable = [stream for stream in helpful if not self.is_on_the_way(stream, heaviest)]
             if not may_move or not movable:
-                return is_even and began
+                return is_even
             began = True
             warm = self.members[lightest].warm
             best = min(movable, key=lambda s: (abs(gap - 2 * self.weights[s]), s not in warm, s))
@@ -410,8 +411,8 @@ class _Group:
         of another layout that may write some of its partitions; "" for none."""
         if (writers := self.may_write.get(stream)) is not None:
             return next((self.members[each].holder for each in writers if each != member), "")
-        of_layouts = (each for each in sorted(self.may_write) if _share_partitions(each, stream))
-        return next((self.members[self.may_write[each][0]].holder for each in of_layouts), "")
+        overlapping = (each for each in sorted(self.may_write) if _share_partitions(each, stream))
+        return next((self.members[self.may_write[each][0]].holder for each in overlapping), "")
 
 
 def _plan_order(members: Collection[MemberMetadata]) -> dict[str, tuple[int, int]]:
@@ -434,7 +435,8 @@ def _share_partitions(one: str, other: str) -> bool:
 
 
 def _begins_in(part: Part, other: Part) -> bool:
-    """Whether `part` begins before `other` ends: `place / of` of the partitions are before it."""
+    """Whether `part` begins before `other` ends: by its share of all partitions, a part is from
+    `place / of` to `(place + 1) / of`."""
     return part.place * other.of < (other.place + 1) * part.of
 
 

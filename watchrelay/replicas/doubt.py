@@ -46,7 +46,7 @@ class Doubt:
         assigned: whether all of these are assigned to it.
         end_claims: ends claims that are being made: what is not written is claimed by a newer
             assignment only.
-        superseded_ended: ends the writers of streams that others have claimed; returns once all
+        end_superseded: ends the writers of streams that others have claimed; returns once all
             writers and claims that are to end have ended.
     """
 
@@ -59,12 +59,12 @@ class Doubt:
         writes: Callable[[], bool],
         assigned: Callable[[], bool],
         end_claims: Callable[[], None],
-        superseded_ended: Callable[[], Awaitable[None]],
+        end_superseded: Callable[[], Awaitable[None]],
         clocks: Clocks,
     ) -> None:
         self._group, self._control, self._sink = group, control, sink
         self._writes, self._assigned = writes, assigned
-        self._end_claims, self._superseded_ended = end_claims, superseded_ended
+        self._end_claims, self._end_superseded = end_claims, end_superseded
         self._now_s, self._boot_s = clocks.now_s, clocks.boot_s
         self._in_doubt = asyncio.Event()
         self._generation: int | None = None
@@ -84,17 +84,17 @@ class Doubt:
             tasks.create_task(self._resolve(), name="group doubts")
 
     def check(self) -> bool:
-        """Whether this replica may have been suspended, and others may own its streams, so that no
-        produce request may leave; asked where one is written. Begins the doubt if it is new."""
+        """Begin a doubt where this replica may have been suspended, and others may own its streams;
+        asked before each produce request is written. Returns: whether none may leave."""
         now_s, is_new = self._boot_s(), not self._in_doubt.is_set()
-        doubtful = self._group.doubtful and now_s >= self._sure_until_s
+        is_silent = self._group.doubtful and now_s >= self._sure_until_s
         stood_still = now_s - self._ran_s > RELEASE_WAIT_S  # a successor may write by now
         self._stood_still = self._stood_still or stood_still
-        if self._writes() and (stood_still or (doubtful and is_new)):
+        if self._writes() and (stood_still or (is_silent and is_new)):
             if is_new:
                 self._generation = self._group.generation
                 self._in_doubt.set()
-            if doubtful:
+            if is_silent:
                 self._end_claims()
         return self._in_doubt.is_set()
 
@@ -134,8 +134,7 @@ class Doubt:
         self._stood_still = False
         while not (await self._look() or self._is_confirmed(asked_s)):
             self._sink.reset()
-        # what is superseded, or was being claimed, ends first; nothing of it is sent
-        await self._superseded_ended()
+        await self._end_superseded()  # before the doubt ends: nothing of it is sent
         self.check()
 
     def _is_confirmed(self, since_s: float) -> bool:
@@ -155,7 +154,7 @@ class Doubt:
             return False
         except (SinkUnavailable, TopicLost) as error:
             log.debug("cannot read the claims", extra={"error": str(error)})
-            if (until_s := within.when()) is not None:
+            if (until_s := within.when()) is not None:  # the next look is at its usual time
                 await asyncio.sleep(until_s - asyncio.get_running_loop().time())
             return False
         return True

@@ -38,17 +38,13 @@ _OK = 0
 _AWAY = frozenset((14, 15, 16))
 """The coordinator loads the group, or is another broker."""
 _NO_COORDINATOR: Final = 15
-_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED, _FENCED_INSTANCE = (
-    22,
-    25,
-    27,
-    79,
-    82,
-)
+_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_INSTANCE = 22, 25, 82
+_REBALANCE, _ID_REQUIRED = 27, 79
 _INCONSISTENT, _FORBIDDEN = 23, 30
 _LOST = frozenset((_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _FENCED_INSTANCE))
 _CURABLE = frozenset((_INCONSISTENT, 24, 26, _FORBIDDEN, 81))
-"""What only an operator can end."""
+"""What only an operator can end; 24 INVALID_GROUP_ID, 26 INVALID_SESSION_TIMEOUT, 81
+GROUP_MAX_SIZE_REACHED."""
 
 _REBALANCE_S: Final = 5.0
 """How long the coordinator waits for members to join again."""
@@ -111,7 +107,7 @@ class _Link:
                 self.close()
             if self._brokers is None:
                 self._proven = self.connection.rotation.proven
-                self._secrets.using()
+                self._secrets.use_files()
                 self._brokers = self.make(self.connection)
             self._coordinator = await self._brokers.coordinator(self._group)
         return self._coordinator
@@ -279,11 +275,11 @@ class GroupMember:
                 code = await self._join(coordinator)
         except (KafkaError, OSError) as error:
             if (found := _code_of(error)) is None:
-                return self._away_s(unreachable(self._link.connection, error))
+                return self._pause_while_away_s(unreachable(self._link.connection, error))
             code = found
         except SinkUnavailable as error:  # secrets that cannot be read
-            return self._away_s(error)
-        return self._answered_s(code)
+            return self._pause_while_away_s(error)
+        return self._pause_after_s(code)
 
     async def _heartbeat(self, coordinator: Coordinator) -> int:
         """The code."""
@@ -337,14 +333,14 @@ class GroupMember:
 
     # ---- what comes of it, and the seconds until the next step -----------------------------------
 
-    def _answered_s(self, code: int) -> float:
+    def _pause_after_s(self, code: int) -> float:
         if code in _LOST:
             self._lose(code)
             return 0.0
         if code in _CURABLE:
-            return self._refused_s(code)
+            return self._pause_while_refused_s(code)
         if code in _AWAY:
-            return self._away_s(_uncoordinated(code))
+            return self._pause_while_away_s(_uncoordinated(code))
         if code not in (_OK, _REBALANCE, _ID_REQUIRED):
             _log.warning(
                 "unexpected answer of the coordinator", extra=self._extra(error=_name(code))
@@ -384,7 +380,7 @@ class GroupMember:
             )
             self._instance = ""
 
-    def _refused_s(self, code: int) -> float:
+    def _pause_while_refused_s(self, code: int) -> float:
         """Only an operator can provide what is missing."""
         error = _unusable(self._group, code)
         self._report(str(error), error.cure)
@@ -392,7 +388,7 @@ class GroupMember:
         self._refused_pause_s = min(2 * pause_s, _REFUSED_PAUSE_S_MAX)
         return pause_s
 
-    def _away_s(self, error: SinkUnavailable) -> float:
+    def _pause_while_away_s(self, error: SinkUnavailable) -> float:
         """The coordinator is looked up again, by a new connection: what ended one may have ended
         all. The next one knows the group."""
         self._link.close()
@@ -460,7 +456,7 @@ async def _described(brokers: Brokers, group: str, session_s: float) -> Describe
         except IncompatibleBrokerVersion:  # the brokers do not offer it, and a member needs it not
             described = DescribedGroup(_OK, "", None)
         # what an unknown member asks needs the right of a member, and changes nothing
-        code = await coordinator.heartbeat(_UNKNOWN, 0)
+        heartbeat_code = await coordinator.heartbeat(_UNKNOWN, 0)
         joined = await coordinator.join(
             _UNKNOWN,
             b"",
@@ -470,9 +466,9 @@ async def _described(brokers: Brokers, group: str, session_s: float) -> Describe
             session_ms=round(session_s * 1000),
             rebalance_ms=round(_REBALANCE_S * 1000),
         )
-        codes = {described.code, code, joined.code}
-        known = [*codes & _CURABLE, *codes & _AWAY, _OK]
-        return described._replace(code=known[0])
+        codes = {described.code, heartbeat_code, joined.code}
+        gravest, *_ = *codes & _CURABLE, *codes & _AWAY, _OK
+        return described._replace(code=gravest)
     finally:
         coordinator.close()
 

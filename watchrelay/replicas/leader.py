@@ -81,12 +81,12 @@ class Leader:
         if present != self._members:
             self._members, self._disturbed_s = present, now_s
             self._patience = 1
-        balance = not self._even and self._is_quiet()
+        may_balance = not self._even and self._is_quiet()
         self._known = {each: by_clock_of_leader(m, now_ms=now_ms) for each, m in known.items()}
         self._weights = self._loads()
         assignments, self._even = self._decide()
         self._owners = _owners(assignments)
-        if balance:
+        if may_balance:
             assignments, self._even = self._decide(balance=True)
             self._disturbed_s = now_s
             moved = _owners(assignments) != self._owners
@@ -137,7 +137,7 @@ class Leader:
                 changed = (weights := self._loads()) != self._weights
                 self._weights = weights
                 assignments, even = self._decide()
-                if changed:  # else it is as balancing left it, of which `_known` tells nothing
+                if changed:  # else `_even` is as balancing left it, after `_known` was reported
                     self._even = even
                 if (owners := _owners(assignments)) != self._owners:
                     self._owners = owners

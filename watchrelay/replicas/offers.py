@@ -38,7 +38,7 @@ class Offers:
         return int((self._clocks.boot_s() - self._adopted_s) * 1000)
 
     def replace(self, plans: Mapping[str, str], *, revision: int, config_hash: str) -> bool:
-        """The config or its streams are these now. Whether the group is to know."""
+        """The config or its streams are these now. Returns: whether the group is to know."""
         former_revision, adopted_ms = self.order
         same_config, same_plans = config_hash == self.config_hash, plans == self.plans
         if not same_config:
@@ -66,8 +66,10 @@ class Offers:
     def outclaimed(self, stream: str, *, since_s: float) -> float:
         """A writer outside the group has claimed the stream, which this replica wrote from
         `since_s` on. In how many seconds it is offered again; infinity: with the next config."""
-        now_s, wait_s = self._clocks.now_s(), math.inf
-        if not is_retirement(self._control.holder_of(stream) or ""):
+        now_s = self._clocks.now_s()
+        if is_retirement(self._control.holder_of(stream) or ""):
+            wait_s = math.inf
+        else:
             self._backoffs[stream], wait_s = self._backoffs.get(stream, _AGAIN).after_failure(
                 now_s, healthy=now_s - since_s > _HEALTHY_S, rng=self._rng
             )

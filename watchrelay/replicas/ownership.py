@@ -72,9 +72,9 @@ class Tenure:
         return False
 
     async def assigned(self, _copy: Copy, _show_standby: Callable[[], None], /) -> bool:
-        """Return once the stream may be claimed, which then begins; False where it always may. The
-        copy is read to its end first where a live writer hands the stream over; `show_standby` is
-        called first if the stream may not be claimed yet."""
+        """Return once the stream may be claimed, which then begins. The copy is read to its end
+        first where a live writer hands the stream over; `show_standby` is called first if the
+        stream may not be claimed yet. Returns: whether there is a group that assigns streams."""
         return False
 
     def warmed(self, is_warm: bool) -> None:
@@ -92,13 +92,12 @@ class Tenure:
         return False
 
     def lose(self) -> bool:
-        """Note that a newer claim than ours was read, or a record of its writer. Returns: whether
-        that is a writer outside the group."""
+        """A newer claim than ours was read, or a record of its writer. Returns: whether that is a
+        writer outside the group."""
         return True
 
     def ended(self) -> bool:
-        """Note that the writer has ended, of which nothing more is sent. Returns: whether it was
-        `over`."""
+        """The writer has ended: nothing more of it is sent. Returns: whether it was `over`."""
         return False
 
 

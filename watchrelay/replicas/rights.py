@@ -34,7 +34,7 @@ class Rights:
         self.own: dict[str, Right] = {}
         self._now_s = now_s
         self._lost: set[str] = set()
-        """What others have claimed since the newest join."""
+        """What others have claimed since the newest `forget_losses`."""
         self._regathered_s = -math.inf
         """When claims may begin again after the group has forgotten this replica."""
 
@@ -43,8 +43,8 @@ class Rights:
         """The streams that may be claimed."""
         return {stream for stream, right in self.own.items() if right.valid}
 
-    def join(self) -> None:
-        """What is assigned from here on is assigned after every loss."""
+    def forget_losses(self) -> None:
+        """This replica joins: what the group assigns from here on is assigned after every loss."""
         self._lost.clear()
 
     def take(self, generation: int, assignment: MemberAssignment) -> None:
@@ -52,18 +52,22 @@ class Rights:
         before, now_s = self.own, self._now_s()
         self.own, self.assignment = {}, assignment
         for stream, former in assignment.own.items():
-            right = before.get(stream, Right(former, generation, now_s, valid=False))
-            is_same = right.valid and right.former == former
-            given_s, valid = right.given_s if is_same else now_s, stream not in self._lost
-            self.own[stream] = Right(former, right.generation, given_s, valid)
+            known = before.get(stream, Right(former, generation, now_s, valid=False))
+            is_same = known.valid and known.former == former
+            self.own[stream] = Right(
+                former,
+                known.generation,
+                known.given_s if is_same else now_s,
+                valid=stream not in self._lost,
+            )
 
     def lose(self, streams: Collection[str]) -> bool:
-        """Other writers have claimed these. Whether one of them might have been claimed."""
+        """Other writers have claimed these. Returns: whether the right to one of them was valid."""
         self._lost.update(streams)
         return self._invalidate(each for each in streams if each in self.own)
 
-    def keep(self, streams: Collection[str]) -> bool:
-        """Others may have claimed all but these. Whether one of them might have been claimed."""
+    def lose_all_but(self, streams: Collection[str]) -> bool:
+        """Others may have claimed all but these. Returns: as `lose`."""
         return self._invalidate(self.own.keys() - streams)
 
     def _invalidate(self, streams: Iterable[str]) -> bool:

@@ -162,17 +162,17 @@ class SharedTenure(Tenure):
         part that left the config; and this replica cannot have been suspended."""
         if self._sharing.doubt.unsure():
             return False
-        return self._given_up or (self.ends_by_claim and self._assignment_wait_s() > 0)
+        return self._given_up or (self.ends_by_claim and self._assignment_due_s() > 0)
 
     @property
     def _given_up(self) -> bool:
         """The stream is another's by the assignment, or left the config."""
         sharing = self._sharing
-        return not (self.stream in sharing.rights.own and self.stream in sharing.offers.plans)
+        return self.stream not in sharing.rights.own or self.stream not in sharing.offers.plans
 
-    def _assignment_wait_s(self) -> float:
-        """For how many seconds more the assignment after a newer claim may come: some, from the
-        first call on, unless a writer outside the group has claimed."""
+    def _assignment_due_s(self) -> float:
+        """Note that a newer claim was read. Returns: for how many seconds more to wait for the
+        assignment of the stream to its claimant; none where that is a writer outside the group."""
         now_s, owners = self._sharing.clocks.now_s(), self._sharing.rights.assignment.owners
         if self._superseded_s is None:
             self._superseded_s = now_s
@@ -184,7 +184,7 @@ class SharedTenure(Tenure):
         """See `Tenure`. Waits a moment: an owner may read the claim before the assignment."""
         doubt = self._sharing.doubt
         try:
-            async with asyncio.timeout(max(0.0, self._assignment_wait_s())):
+            async with asyncio.timeout(max(0.0, self._assignment_due_s())):
                 while not (self._given_up or doubt.unsure()):
                     await self._sharing.changed.wait()
         except TimeoutError:
@@ -195,7 +195,8 @@ class SharedTenure(Tenure):
         sharing, stream = self._sharing, self.stream
         if not self.over:
             self.phase = "lost"
-        if not sharing.rights.lose([stream]):
+        had_right = sharing.rights.lose([stream])
+        if not had_right:
             return False
         outsider = self._control.holder_of(stream) not in sharing.rights.assignment.owners
         if outsider:
@@ -208,9 +209,9 @@ class SharedTenure(Tenure):
     def ended(self) -> bool:
         sharing, own = self._sharing, self._sharing.rights.own.get(self.stream)
         was_begun = sharing.tenures.pop(self.stream, None) is not None
-        is_awaited = own is None or bool(own.former)
-        if was_begun and is_awaited and self.phase != "superseded" and not sharing.leaving:
-            sharing.group.rejoin()  # else its owner waits for this replica to hand it over
+        is_owner = own is not None and not own.former
+        if was_begun and not is_owner and self.phase != "superseded" and not sharing.leaving:
+            sharing.group.rejoin()  # until then the owner waits for a hand-over by this replica
         if over := self.over:
             self.epoch = 0
         self.phase = "standby"
@@ -268,7 +269,7 @@ class Sharing:
             writes=lambda: bool(self.tenures),
             assigned=lambda: self.tenures.keys() <= self.rights.valid,
             end_claims=self._end_claims,
-            superseded_ended=self._superseded_ended,
+            end_superseded=self._end_superseded,
             clocks=clocks,
         )
         statuses.group = GroupStatus(control.holder)
@@ -318,7 +319,7 @@ class Sharing:
     def metadata(self) -> bytes:
         """See `Replica`."""
         self._counter += 1
-        self.rights.join()
+        self.rights.forget_losses()
         if self.leaving == "wanted":
             self.leaving = "reported"
         offered, own = self.offers.now(), self.rights.own
@@ -363,16 +364,17 @@ class Sharing:
         if self.leaving == "reported":
             self.leaving = "assigned"
         own = assignment.own
-        if len(self.rights.valid) < len(own):
+        if len(self.rights.valid) < len(own):  # what was lost may be claimed after a newer join
             self.group.rejoin()
         if any(own.values()):
             self.fitness.check()
         log.info("streams assigned", extra={"generation": generation, "streams": len(own)})
         self.joined.set()
-        self._reassigned()
+        self._end_invalid_claims()
 
     def _show_group(self, generation: int, assignment: MemberAssignment) -> None:
-        """Show the group of this generation; its leader counts why there is a new one."""
+        """Show the group of this generation, which `rights` does not have yet; its leader counts
+        why there is a new one."""
         former = self._statuses.group
         if self.group.leads and former is not None and former.generation != generation:
             reason = rebalance_reason(self.rights.assignment.group, assignment.group)
@@ -383,12 +385,12 @@ class Sharing:
 
     def lost(self) -> None:
         """See `Replica`."""
-        self.rights.keep(())
+        self.rights.lose_all_but(())
         if self.group.forgotten:
             self.rights.regather()
             asyncio.get_running_loop().call_later(REGATHER_S, self.wake)
         self.doubt.membership_lost()
-        self._reassigned()
+        self._end_invalid_claims()
 
     def _end_claims(self) -> None:
         """End claims on their way. Others may have claimed what is not written: this replica
@@ -396,11 +398,11 @@ class Sharing:
         written = [
             each for each, its in self.tenures.items() if its.phase in ("writing", "superseded")
         ]
-        if self.rights.keep(written):
+        if self.rights.lose_all_but(written):
             self.group.rejoin()
-        self._reassigned()
+        self._end_invalid_claims()
 
-    def _reassigned(self) -> None:
+    def _end_invalid_claims(self) -> None:
         valid = self.rights.valid
         for each in self.tenures.values():
             if each.phase == "claiming" and each.stream not in valid:
@@ -437,7 +439,7 @@ class Sharing:
         for each in self._superseded():
             each.end("superseded")
 
-    async def _superseded_ended(self) -> None:
+    async def _end_superseded(self) -> None:
         """End what others have claimed; return once all that is to end has."""
         self.end_superseded()
         while any(each.over for each in self.tenures.values()):
@@ -452,7 +454,7 @@ class Sharing:
         cannot be reached, or after `within_s`."""
         self.leaving = "wanted"
         self.group.rejoin()
-        self._reassigned()
+        self._end_invalid_claims()
         log.info("handing over streams", extra={"streams": len(self.tenures)})
         try:
             async with asyncio.timeout(within_s):

@@ -107,16 +107,16 @@ class FollowedCopy(Generic[Folded]):
         origins = claim_origins(self._starting_point, spec.partitions)
         starts = {each: origins.get(each, Origin()).offset for each in spec.own_partitions}
         # what a former writer has left open is aborted by the claim, which must not wait for it
-        ends = {each: await sink.end_offset(spec.topic, each, committed=True) for each in starts}
-        self.ends = ends = dict(self.stops or ends)  # a takeover may have begun meanwhile
-        if any(at is not None and at > ends[each] for each, at in starts.items()):
+        now = {each: await sink.end_offset(spec.topic, each, committed=True) for each in starts}
+        self.ends = ends = self.stops or now  # a takeover may have begun meanwhile
+        if any(start is not None and start > ends[each] for each, start in starts.items()):
             raise SinkUnavailable(f"topic {spec.topic} ends before the stream's last snapshot")
 
         def take(partition: int, records: list[LogRecord]) -> None:
             if not self.over.is_set():
                 self.fold.take(partition, records)
 
-        spans = [OffsetRange(each, at, ends[each]) for each, at in starts.items()]
+        spans = [OffsetRange(each, start, ends[each]) for each, start in starts.items()]
         await self._reader.spans(spans, take)
         self.next = dict(ends)
         log.info("stream is warm", extra={"stream": spec.id, "records": self.fold.records})

@@ -27,15 +27,15 @@ def test_each_stream_that_had_opened_a_lost_topic_is_notified_once_and_nothing_c
     for lost in writers.lose("t"):
         lost("deleted")
     assert (pods, nodes) == (["deleted"], ["deleted"])
-    assert not writers.counts("t", "pods")
-    assert writers.counts("t", "jobs"), "who opened none is not concerned"
+    assert writers.has_lost("t", "pods")
+    assert not writers.has_lost("t", "jobs"), "who opened none is not concerned"
     assert writers.lose("other") == []
     assert pods.open(writers, "pods"), "another topic than it opened before"
-    assert writers.counts("t", "pods")
-    assert not writers.counts("t", "nodes")
+    assert not writers.has_lost("t", "pods")
+    assert writers.has_lost("t", "nodes")
     assert nodes.open(writers, "nodes", made=True)
     assert (pods, nodes) == (["deleted"], ["deleted"])
-    assert writers.counts("t", "pods")
+    assert not writers.has_lost("t", "pods")
     assert not pods.open(writers, "pods"), "a further life on the same topic"
 
 
@@ -50,10 +50,10 @@ def test_a_topic_that_was_absent_is_the_same_only_if_it_is_back_under_its_id(
     for each, stream in ((pods, "pods"), (nodes, "nodes")):
         each.open(writers, stream, topic_id=former)
     assert len(writers.lose("t", may_return=True)) == 2
-    assert not writers.counts("t", "pods"), "until it opens it again"
+    assert writers.has_lost("t", "pods"), "until it opens it again"
     for each, stream in ((pods, "pods"), (nodes, "nodes")):
         assert each.open(writers, stream, topic_id=found) is is_another
-    assert writers.counts("t", "pods")
+    assert not writers.has_lost("t", "pods")
     assert (pods, nodes) == ([], []), "they were called once"
 
 
@@ -82,7 +82,7 @@ def test_a_topic_that_its_stream_finds_gone_is_lost_to_the_others_too() -> None:
     assert writers.close("t", "pods") is False
     assert pods.open(writers, "pods", made=True)
     assert (pods, nodes) == ([], ["made"])
-    assert writers.counts("t", "pods")
+    assert not writers.has_lost("t", "pods")
 
 
 def test_a_topic_that_was_lost_while_another_process_wrote_it_is_no_other_to_whom_takes_it_back() -> (
@@ -103,7 +103,7 @@ def test_the_first_to_make_a_topic_does_not_disturb_the_streams_that_were_quicke
     assert not nodes.open(writers, "nodes")
     assert pods.open(writers, "pods", made=True), "nothing of it is there"
     assert nodes == []
-    assert writers.counts("t", "nodes")
+    assert not writers.has_lost("t", "nodes")
 
 
 def test_an_offset_that_goes_back_shows_another_topic_to_a_stream_that_has_opened_it() -> None:

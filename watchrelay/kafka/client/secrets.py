@@ -27,15 +27,15 @@ class Secrets:
     def __bool__(self) -> bool:
         return bool(self._files)
 
-    def using(self) -> None:
+    def use_files(self) -> None:
         """A client is about to be built from what the files hold now."""
         self._used = self._seen = self._marks()
 
-    def took(self) -> None:
+    def use_seen(self) -> None:
         """A client was built after `changed` returned true."""
         self._used = self._seen
 
-    def let_in(self) -> bool:
+    def accepted(self) -> bool:
         """The newest client was accepted. True: the one before used other secrets."""
         former, self._proven = self._proven, self._used
         return former is not None and former != self._used

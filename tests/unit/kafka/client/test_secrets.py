@@ -13,14 +13,14 @@ def test_a_change_is_reported_once_it_is_stable_and_until_it_is_taken(tmp_path: 
     user.write_text("relay")
     password.write_text("one")
     secrets = Secrets([str(user), str(password)])
-    secrets.using()
+    secrets.use_files()
     assert [secrets.changed() for _ in range(3)] == [False, False, False]
     password.write_text("other")
     assert not secrets.changed()
     user.write_text("another")
     assert not secrets.changed(), "the second file came later"
     assert [secrets.changed(), secrets.changed()] == [True, True]
-    secrets.took()
+    secrets.use_seen()
     assert not secrets.changed()
 
 
@@ -30,12 +30,12 @@ def test_a_client_that_gets_in_is_distinguished_from_the_first_and_from_one_of_t
     password = tmp_path / "password"
     password.write_text("one")
     secrets = Secrets([str(password)])
-    secrets.using()
-    assert [secrets.let_in(), secrets.let_in()] == [False, False]
+    secrets.use_files()
+    assert [secrets.accepted(), secrets.accepted()] == [False, False]
     password.write_text("other")
     assert (secrets.changed(), secrets.in_use) == (False, False)
-    secrets.using()
-    assert (secrets.in_use, secrets.let_in(), secrets.let_in()) == (True, True, False)
+    secrets.use_files()
+    assert (secrets.in_use, secrets.accepted(), secrets.accepted()) == (True, True, False)
 
 
 def test_a_mounted_secret_that_is_swapped_is_seen_also_with_the_same_size_and_when_it_comes_late(
@@ -43,10 +43,10 @@ def test_a_mounted_secret_that_is_swapped_is_seen_also_with_the_same_size_and_wh
 ) -> None:
     mount = Mount(tmp_path / "volume" / "password", "one")
     secrets = Secrets([str(mount.file), str(tmp_path / "late")])
-    secrets.using()
+    secrets.use_files()
     mount.swap("two")
     assert [secrets.changed(), secrets.changed()] == [False, True]
-    secrets.took()
+    secrets.use_seen()
     (tmp_path / "late").write_text("")
     assert [secrets.changed(), secrets.changed()] == [False, True]
 
