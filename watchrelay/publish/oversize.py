@@ -44,6 +44,7 @@ class Oversize:
         known = None if form_hash is None else _as_published(key, whole, form_hash)
         form, trimmed = known or trim(whole, self.fitting.packed_max)
         if trimmed:
+            self._context.store.published_in_part(entry)
             self._report(key, trimmed, len(whole))
         return form, trimmed
 
@@ -59,6 +60,7 @@ class Oversize:
             return False
         deleted, value = item.verb == "deleted", item.value or b""
         if not deleted:
+            self._context.store.published_in_part(item.entry)
             value = value or self._context.store.unpack(item.entry)
             if (smaller := next_smaller(value, item.trimmed)) is not None:
                 queues.replace_value(queue, index, *smaller)

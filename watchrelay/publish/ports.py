@@ -117,6 +117,11 @@ class StoreView(Protocol):
         of its key; that is then held again."""
         ...
 
+    def published_in_part(self, entry: Entry) -> None:
+        """Note that the topic has not all of `entry`, a present or former one: the state after it
+        is a change whatever differs."""
+        ...
+
 
 class GapReader(Protocol):
     """What becomes of the log beside our own records: finds and reads those in gaps between them,

@@ -626,7 +626,9 @@ class StreamQueues:
             if not dirty or queue.waiting_bytes >= limit_bytes:
                 break
             key, dirty_key = dirty.popitem(last=False)
-            entry = _belonging(self._settled(key, dirty_key, settle) or get(key), queue.partition)
+            if dirty_key.replaced is not None and dirty_key.hash is not None:
+                settle(key, dirty_key.replaced)
+            entry = _belonging(get(key), queue.partition)
             published = self._publish_key(queue, key, dirty_key, entry, time_ms)
             dirty.skipped += max(0, dirty_key.states - published)
         if dirty:
@@ -635,16 +637,6 @@ class StreamQueues:
         self._conflating -= 1
         queue.dirty = None
         return True
-
-    def _settled(self, key: bytes, dirty_key: DirtyKey, settle: Settle) -> Entry | None:
-        """The published state of a dirty key, where the store holds it as the present one: that is
-        equal in what counts."""
-        published, published_hash = dirty_key.replaced, dirty_key.hash
-        if published is None or published_hash is None or not settle(key, published):
-            return None
-        if published_hash != published.hash:
-            self.trimmed_hashes[key] = (published.hash, published_hash)
-        return published
 
     def _publish_key(
         self,

@@ -249,6 +249,9 @@ class StreamWriter:
             queues.unverified_keys = frozenset(self._store.keys())
             return
         queues.resume(recovered)
+        for key in recovered.trimmed:
+            if (entry := self._store.get(key)) is not None:
+                self._store.published_in_part(entry)
         index, now_ms = self._control.index(self.spec.id) or {}, self._wall_ms()
         self._reporter.resumed(queues, index, now_ms=now_ms)
         records = queues.object_records - recovered.records_since_snapshot

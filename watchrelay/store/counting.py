@@ -21,6 +21,8 @@ from watchrelay.store.transform import Node, Transform, split_list, split_map, t
 HASH_BYTES: Final = 8
 UNKNOWN: Final = bytes(HASH_BYTES)
 """In place of a hash: what counts of the state is not known, so it is equal to none."""
+IN_PART: Final = b"\xff" * HASH_BYTES
+"""In place of a hash: the topic has not all of the state, so it is equal to none."""
 
 _KEY: Final = secrets.token_bytes(16)
 """Hashes are of values that are redacted later: without the key nothing can be guessed from
@@ -79,7 +81,8 @@ class Counting:
 
 def _counted(value: Raw, ignored: Node | None, published: Node | None) -> object:
     """What is left of `value` without what is `ignored`, and of what is `published` alone; a None
-    of either says nothing. Raises: BROKEN_JSON."""
+    of either says nothing. None where nothing is left: a map that a path enters is then as good as
+    absent, for servers omit empty ones. Raises: BROKEN_JSON."""
     if published is not None and published.do == "keep":
         published = None
     if ignored is None and published is None:
@@ -91,13 +94,18 @@ def _counted(value: Raw, ignored: Node | None, published: Node | None) -> object
             left = ignored and ignored.keys.get(key, ignored.other)
             asked = published and published.keys.get(key, published.other)
             if (left is None or left.do != "drop") and (published is None or asked is not None):
-                counted[key] = _counted(each, left, asked)
-        return counted
+                part = _counted(each, left, asked)
+                if part is not None:
+                    counted[key] = part
+        return counted or None
     if first == _LIST:
         left, asked = ignored and ignored.items, published and published.items
-        if (left is None or left.do != "drop") and (published is None or asked is not None):
-            if left is None and asked is None:
-                return value
-            return [_counted(each, left, asked) for each in split_list(value)]
-        return None
+        if (left is not None and left.do == "drop") or (published is not None and asked is None):
+            return None
+        if left is None and asked is None:
+            return value
+        parts = [_counted(each, left, asked) for each in split_list(value)]
+        if published is not None:
+            return [part for part in parts if part is not None] or None
+        return [{} if part is None else part for part in parts]
     return value if published is None else None

@@ -15,7 +15,7 @@ from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted, length_prefixed
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
-from watchrelay.store.counting import HASH_BYTES, UNKNOWN, Counting
+from watchrelay.store.counting import HASH_BYTES, IN_PART, UNKNOWN, Counting
 from watchrelay.store.pack import TRAIN_AT_OBJECTS, ObjectCompressor
 from watchrelay.store.transform import Transform
 
@@ -192,6 +192,12 @@ class Store:
             self._staged[key] = published
         return True
 
+    def published_in_part(self, entry: Entry) -> None:
+        """Note that the topic has not all of `entry`, a present or former one: the state after it
+        is a change whatever differs."""
+        if self.counts:
+            entry.packed = IN_PART + entry.packed[HASH_BYTES:]
+
     def _upsert(
         self, key: bytes, frame: ObjectFrame, held: Entry | None, uid: bytes
     ) -> tuple[Entry, bytes, int]:
@@ -227,7 +233,8 @@ class Store:
             and (self._suppress or version == before.resource_version)
             and before.packed[HASH_BYTES:] == packed
         ):
-            before.packed = counted + packed
+            if known == UNKNOWN:
+                before.packed = counted + packed
             return before, value, 0
         partition = partition_of(key, self._partitions) if held is None else held.partition
         value_hash, tail = content_hash(key, value), uid + counted + packed
@@ -515,7 +522,7 @@ class Store:
 def _counts_as(entry: Entry, other: Entry) -> bool:
     """Whether both, of a store with `counting`, are known to be equal in what counts."""
     counted = entry.packed[:HASH_BYTES]
-    return counted != UNKNOWN and counted == other.packed[:HASH_BYTES]
+    return counted not in {UNKNOWN, IN_PART} and counted == other.packed[:HASH_BYTES]
 
 
 def _older(version: str, than: str) -> bool:

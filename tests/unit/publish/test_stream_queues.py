@@ -16,7 +16,6 @@ from watchrelay.contract.records import (
     MarkerRecord,
     ObjectRecord,
     Trimmed,
-    content_hash,
     decode,
     encoder_for,
 )
@@ -513,39 +512,3 @@ def test_a_key_whose_present_state_is_equal_in_what_counts_leaves_the_set_withou
     say(beating(60, "w0", 1, 3))
     assert rendered(queues, store) == [("modified", "w0", "60")]
     assert queues.partitions[0].digest == digest_of(store)
-
-
-def test_the_trimmed_form_of_a_state_that_is_held_again_is_known_again() -> None:
-    store = counting_store()
-    form = b'{"kind":"Widget","metadata":{"name":"w0"}}'
-
-    def fit(
-        _key: bytes, value: bytes | None, entry: Entry, _published_hash: int | None
-    ) -> tuple[bytes, Trimmed]:
-        value = store.unpack(entry) if value is None else value
-        return (form, "stub") if b"large" in value else (value, "")
-
-    queues = StreamQueues(
-        range(1),
-        soft_bytes=1000,
-        fitting=Fitting(0, fit),
-        bound_bytes=1000,
-    )
-
-    def say(version: int, body: object) -> None:
-        changes = store.apply([frame("w0", version, body=body)]).changes
-        queues.push(changes, reason="watch", time_ms=1, received_at_s=1.0)
-
-    say(1, {"text": "large", "noise": 0})
-    assert len(rendered(queues, store)) == 1
-    say(2, {"text": "small", "noise": 1})
-    say(3, {"text": "large", "noise": 2})
-    assert queues.conflating
-    refill(queues, store)
-    assert rendered(queues, store) == []
-    assert queues.partitions[0].digest == content_hash(b"n/w0", form)
-    say(4, {"text": "small", "noise": 3})
-    assert rendered(queues, store) == [("modified", "w0", "4")]
-    held = store.get(b"n/w0")
-    assert held is not None
-    assert queues.partitions[0].digest == held.hash

@@ -201,6 +201,42 @@ def test_a_path_that_leads_nowhere_counts_nothing_and_ignores_nothing(value: obj
         assert after(ignoring, node(2, spec={"x": value})) == ["2"]
 
 
+ANNOTATED = {"metadata": {"annotations": {"x": "1"}}}
+LABELLED = {"metadata": {"labels": {"x": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "later"),
+    [
+        ({"ignored": ["metadata.annotations.x"]}, {}, ANNOTATED),
+        ({"ignored": ["status.*"]}, {}, {"status": {"x": {}}}),
+        ({"ignored": ["spec.noise"]}, {}, {"metadata": {"annotations": {LAST_APPLIED: "{}"}}}),
+        ({"ignored": ["metadata.finalizers[*]"]}, {}, {"metadata": {"finalizers": ["x"]}}),
+        ({"published": ["metadata.labels.app"]}, {}, LABELLED),
+        ({"published": ["status.phase"]}, {}, {"status": {"x": 1}}),
+        ({"published": ["status.phase"]}, {"status": None}, {"status": [1]}),
+        ({"published": ["status.c[*].reason"]}, {}, {"status": {"c": []}}),
+        ({"published": ["status.c[*].reason"]}, {}, {"status": {"c": [{"x": 1}]}}),
+    ],
+)
+def test_a_map_that_comes_or_goes_with_what_does_not_count_is_no_change(
+    options: dict[str, Any], before: dict[str, Any], later: dict[str, Any]
+) -> None:
+    """Servers omit an empty map: the first annotation of an object brings `annotations` along."""
+    ignored, only = options.get("ignored", ()), options.get("published")
+    for first, second in ((before, later), (later, before)):
+        store = listing(store_of(*ignored, published=only), [node(1, **first)])
+        assert after(store, node(2, **second)) == []
+
+
+def test_an_item_that_comes_or_goes_counts_whatever_of_it_is_ignored() -> None:
+    """A network policy with the rule {} allows all, one without rules nothing."""
+    store = listing(store_of("spec.rules[*].note"), [node(1, spec={"rules": [{"note": 1}]})])
+    assert after(store, node(2, spec={"rules": [{}]})) == []
+    assert after(store, node(3, spec={"rules": []})) == ["3"]
+    assert after(store, node(4, spec={})) == ["4"]
+
+
 def test_what_is_dropped_never_counts_and_an_object_that_cannot_be_split_always_does() -> None:
     store = listing(store_of("spec.noise", drop=("status",)), [node(1)])
     assert after(store, node(2, status={"x": 1})) == []
@@ -266,6 +302,18 @@ def test_training_keeps_what_counts_and_values() -> None:
         assert store.unpack(entries(store)[key]) == store._transform(each)
         again = node(200, metadata={"name": each.name}, spec={"noise": -1, "text": "x" * 0})
         assert after(store, again) == ([] if each.name == "w0" else ["200"])
+
+
+def test_the_state_after_one_that_the_topic_has_in_part_is_a_change_whatever_differs() -> None:
+    """What was cut off may fit by now, and counts."""
+    store = listing(store_of(HEARTBEAT), [beat(1, "1:00")])
+    published = entries(store)[b"n/a"]
+    store.published_in_part(published)
+    assert after(store, beat(2, "1:00")) == [], "nothing that is published differs"
+    assert not store.settle(b"n/a", published)
+    assert after(store, beat(3, "1:10"), beat(4, "1:20")) == ["3"]
+    store.published_in_part(entries(store)[b"n/a"])
+    assert relisted(store, beat(5, "1:30")) == (["5"], 1)
 
 
 # ---- redacted ------------------------------------------------------------------------------------
