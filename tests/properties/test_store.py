@@ -177,9 +177,8 @@ class StoreMachine(RuleBasedStateMachine):
                 value = self.store.unpack(change.entry) if change.value is None else change.value
                 assert change.entry.hash == content_hash(change.key, value)
                 assert (change.uid, change.hash) == (change.entry.uid, change.entry.hash)
-                assert change.replaced_hash == (
-                    self.reader[change.key][0] if change.key in self.reader else None
-                )
+                replaced = change.replaced
+                assert (replaced and (replaced.hash, replaced.uid)) == self.reader.get(change.key)
                 assert (
                     change.key not in self.reader or self.reader[change.key][1] == change.entry.uid
                 ), "no uid changes in silence"

@@ -75,6 +75,7 @@ class DictStore:
     `remove` makes."""
 
     in_difference = False
+    counts = False
 
     def __init__(self, partitions: int) -> None:
         self.entries: dict[bytes, Entry] = {}
@@ -119,8 +120,7 @@ class DictStore:
                 Removed(key, held, entry.resource_version),
                 Upserted(key, entry, uid, entry.hash, None, shown),
             ]
-        replaced_hash = None if held is None else held.hash
-        return [Upserted(key, entry, uid, entry.hash, replaced_hash, shown)]
+        return [Upserted(key, entry, uid, entry.hash, held, shown)]
 
     def remove(self, key: bytes) -> list[ObjectChange]:
         """`key` is gone."""

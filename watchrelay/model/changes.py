@@ -92,28 +92,24 @@ class Entry(msgspec.Struct, gc=False):
 
 class Upserted(msgspec.Struct, gc=False):
     """The object is new or has changed. `uid` and `hash`: copies, so that the writer need
-    not decode `entry`. `replaced_hash`: that of the published state before it, None without one.
-    `value`: the published bytes; None: unpack `entry.packed`. `replaced`: that state itself, where
-    the store compares by what counts."""
+    not decode `entry`. `replaced`: the published state before it, None without one. `value`: the
+    published bytes; None: unpack `entry.packed`."""
 
     key: bytes
     entry: Entry
     uid: str
     hash: int
-    replaced_hash: int | None
+    replaced: Entry | None
     value: bytes | None
-    replaced: Entry | None = None
 
 
 class Removed(msgspec.Struct, gc=False):
     """The object was deleted. `entry` is its last known state; `resource_version` the value of
-    ce_wrrv (docs/record-contract.md, section 3). `replaced`: that state too, where the store
-    compares by what counts."""
+    ce_wrrv (docs/record-contract.md, section 3)."""
 
     key: bytes
     entry: Entry
     resource_version: str
-    replaced: Entry | None = None
 
 
 ObjectChange = Upserted | Removed

@@ -40,8 +40,8 @@ class QueuedRecord(msgspec.Struct, gc=False):
     for the key before this record, None for nothing, or nothing verified. `received_at_s` is
     monotonic, 0 for what no watch event caused. `queued_bytes` counts towards the bound.
     `trailing_tombstone`: this is the null that follows a delete, in formats whose record of a
-    delete has a value (an envelope); in the others the delete is a null itself. `replaced`: as of
-    `Upserted`.
+    delete has a value (an envelope); in the others the delete is a null itself. `replaced`: the
+    state of `replaced_hash`, if the store compares by what counts.
     """
 
     key: bytes

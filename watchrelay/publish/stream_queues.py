@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -58,6 +59,13 @@ class Fitting:
     fit: Fit
 
 
+class _Bounds(NamedTuple):
+    """Sizes of all queues together, in bytes; `conflated` None: no limit."""
+
+    uncompressed: int
+    conflated: int | None
+
+
 class StreamQueues:
     """All partition queues of one stream.
 
@@ -66,6 +74,7 @@ class StreamQueues:
         soft_bytes: Up to this size of the queues, values are kept uncompressed; beyond it they are
             unpacked from the entry when they are sent.
         fitting: Its `packed_max` may change.
+        settle: None where the store compares all that is published.
         trailing_tombstones: A delete has a value in this format; a tombstone follows as its own
             record.
         bound_bytes: The size at which the fullest partitions give up their queues; None: never.
@@ -78,6 +87,7 @@ class StreamQueues:
         *,
         soft_bytes: int,
         fitting: Fitting,
+        settle: Settle | None = None,
         trailing_tombstones: bool = False,
         bound_bytes: int | None = None,
         partition_conflated: Callable[[], None] = lambda: None,
@@ -114,9 +124,10 @@ class StreamQueues:
         self.trimmed_hashes: dict[bytes, tuple[int, int]] = {}
         """Objects that this writer published in a trimmed form: the hash of the object, and that of
         the form. Where the object has another hash by now, it is another state."""
-        self._fitting, self._soft_bytes = fitting, soft_bytes
+        self._fitting, self._settle = fitting, settle
+        self._bounds = _Bounds(soft_bytes, bound_bytes)
         self._trailing_tombstones = trailing_tombstones
-        self._bound_bytes, self._partition_conflated = bound_bytes, partition_conflated
+        self._partition_conflated = partition_conflated
         self._conflating = 0
         self.skipped: int | None = None
         """States of ended conflations, for which there will be no record, since the last
@@ -201,13 +212,15 @@ class StreamQueues:
         elif not self.queued_records:
             self.queued_ms = time_ms
         partitions, uncounted_keys = self.by_partition, self.uncounted_keys
-        remaining = self.snapshot_remaining
-        packed_max, raw_room = self._fitting.packed_max, self._soft_bytes - self.queued_bytes
+        remaining, settles = self.snapshot_remaining, self._settle is not None
+        bounds, packed_max = self._bounds, self._fitting.packed_max
+        raw_room = bounds.uncompressed - self.queued_bytes
         added_bytes = upserted = 0
         for change in changes:
             key, entry = change.key, change.entry
             if type(change) is Upserted:
-                replaced_hash, value, value_hash = change.replaced_hash, change.value, change.hash
+                replaced, value, value_hash = change.replaced, change.value, change.hash
+                replaced_hash = None if replaced is None else replaced.hash
                 trimmed: Trimmed = ""
                 verb: Verb = "modified" if replaced_hash is not None else "added"
                 if uncounted_keys or self.trimmed_hashes or self.trimmed_before:
@@ -233,8 +246,8 @@ class StreamQueues:
                     record_bytes,
                     trimmed,
                 )
-                if change.replaced is not None:
-                    item.replaced = change.replaced
+                if settles:
+                    item.replaced = replaced
                 partitions[entry.partition].waiting.append(item)
                 added_bytes += record_bytes
                 upserted += 1
@@ -247,8 +260,8 @@ class StreamQueues:
         self.queued_bytes += added_bytes
         self.queued_records += upserted
         self.object_records += upserted
-        if self._bound_bytes is not None and self.queued_bytes > self._bound_bytes:
-            self._conflate_fullest(self._bound_bytes)
+        if bounds.conflated is not None and self.queued_bytes > bounds.conflated:
+            self._conflate_fullest(bounds.conflated)
 
     def _take_replaced_hash(self, key: bytes, object_hash: int | None) -> int | None:
         """The `replaced_hash` of the record of an object that is about to be queued, or its dirty
@@ -277,7 +290,7 @@ class StreamQueues:
         deletion = QueuedRecord.deletion(
             key, entry, reason, replaced_hash, version, time_ms, received_at_s
         )
-        deletion.replaced = change.replaced
+        deletion.replaced = None if self._settle is None else entry
         self._append(self.by_partition[entry.partition], *self._with_trailing_tombstone(deletion))
 
     def _forget(self, key: bytes) -> None:
@@ -535,9 +548,10 @@ class StreamQueues:
                 rest.append(change)
                 continue
             if isinstance(change, Upserted):
-                uid, object_hash, removed_version = change.uid, change.replaced_hash, None
+                uid, replaced, removed_version = change.uid, change.replaced, None
             else:
-                uid, object_hash, removed_version = entry.uid, entry.hash, change.resource_version
+                uid, replaced, removed_version = entry.uid, entry, change.resource_version
+            object_hash = None if replaced is None else replaced.hash
             published_hash = self._take_replaced_hash(key, object_hash)
             self.trimmed_before.pop(key, None)
             if removed_version is not None:
@@ -549,7 +563,7 @@ class StreamQueues:
                 received_at_s,
                 unverified=key in self.unverified_keys,
                 removed_version=removed_version,
-                replaced=change.replaced,
+                replaced=None if self._settle is None else replaced,
             )
         return rest
 
@@ -610,7 +624,6 @@ class StreamQueues:
         *,
         time_ms: int,
         limit_bytes: int,
-        settle: Settle = lambda _key, _published: False,
     ) -> bool:
         """Queue the present state of the oldest dirty keys.
 
@@ -620,13 +633,13 @@ class StreamQueues:
 
         Returns: True when no key is left and the partition is back to a plain queue.
         """
-        dirty = queue.dirty
+        dirty, settle = queue.dirty, self._settle
         assert dirty is not None, "a refill of a partition that is not conflated"
         for _ in range(REFILL_KEYS_MAX):
             if not dirty or queue.waiting_bytes >= limit_bytes:
                 break
             key, dirty_key = dirty.popitem(last=False)
-            if dirty_key.replaced is not None and dirty_key.hash is not None:
+            if settle is not None and dirty_key.replaced is not None and dirty_key.hash is not None:
                 settle(key, dirty_key.replaced)
             entry = _belonging(get(key), queue.partition)
             published = self._publish_key(queue, key, dirty_key, entry, time_ms)

@@ -80,6 +80,7 @@ class StreamWriter:
             spec.own_partitions,
             soft_bytes=soft_bytes,
             fitting=self._oversize.fitting,
+            settle=self._store.settle if self._store.counts else None,
             trailing_tombstones=spec.format != "cloudevents",
             bound_bytes=bound_bytes if context.conflate else None,
             partition_conflated=self._partition_conflated,
@@ -458,11 +459,7 @@ class StreamWriter:
         """Queue a batch of dirty keys of a conflated partition."""
         queues, now_ms = self._queues, self._wall_ms()
         if not queues.refill(
-            queue,
-            self._store.get,
-            time_ms=now_ms,
-            limit_bytes=self._context.batch_bytes,
-            settle=self._store.settle,
+            queue, self._store.get, time_ms=now_ms, limit_bytes=self._context.batch_bytes
         ):
             if not queue.waiting:
                 # no key examined needed a record: no receipt will wake us

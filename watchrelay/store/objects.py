@@ -298,7 +298,7 @@ class Store:
         applied = ApplyResult()
         entries, changes = self._entries, applied.changes
         resuming = bool(self._skip or self._frontiers)
-        namespaces, prefix, counts = self._namespaces, self._prefix, self._counting is not None
+        namespaces, prefix = self._namespaces, self._prefix
         for frame in frames:
             if namespaces and frame.namespace not in namespaces:
                 applied.elsewhere += 1
@@ -313,9 +313,7 @@ class Store:
                     applied.repeated += 1
                 else:
                     del entries[key]
-                    changes.append(
-                        Removed(key, held, frame.resource_version, held if counts else None)
-                    )
+                    changes.append(Removed(key, held, frame.resource_version))
                 continue
             if held is not None and _repeats(frame, held):
                 applied.repeated += 1
@@ -325,19 +323,11 @@ class Store:
             if entry is held:
                 applied.suppressed += 1
                 continue
-            replaced_hash = None
-            if held is not None:
-                if held.has_uid(uid):
-                    replaced_hash = held.hash
-                else:
-                    changes.append(
-                        Removed(key, held, entry.resource_version, held if counts else None)
-                    )
+            if held is not None and not held.has_uid(uid):
+                changes.append(Removed(key, held, entry.resource_version))
+                held = None
             entries[key] = entry
-            upserted = Upserted(key, entry, frame.uid, value_hash, replaced_hash, value)
-            if counts and replaced_hash is not None:
-                upserted.replaced = held
-            changes.append(upserted)
+            changes.append(Upserted(key, entry, frame.uid, value_hash, held, value))
         if len(entries) >= self._train_at and not self._packer.trained:
             self._train(entries)
         return applied
@@ -468,8 +458,7 @@ class Store:
                 # The version of the list that misses it, or of the object that replaced it: that
                 # of the list would be newer than its successor.
                 version = resource_version if new is None else new.resource_version
-                kept = None if self._counting is None else entry
-                piece.append(Removed(key, entry, version, kept))
+                piece.append(Removed(key, entry, version))
             if number % size == 0:
                 yield piece
                 piece = []
@@ -477,16 +466,11 @@ class Store:
             old = held.get(key)
             if new is not old:
                 held[key] = new
-                upserted = Upserted(key, new, new.uid, new.hash, None, None)
-                if old is not None:
-                    upserted.replaced_hash = old.hash
-                    if self._counting is not None:
-                        upserted.replaced = old
                 if old is not None and self._is_unsure(old):
                     replaced.unsure.add(key)
                 else:
                     replaced.missed += 1
-                piece.append(upserted)
+                piece.append(Upserted(key, new, new.uid, new.hash, old, None))
             if number % size == 0:
                 yield piece
                 piece = []

@@ -23,6 +23,8 @@ KEY = b"n/a"
 class CountingStore(DictStore):
     """A real store of widgets, of which `spec.noise` does not count."""
 
+    counts = True
+
     def __init__(self) -> None:
         super().__init__(1)
         transform = Transform.compile(WIDGETS)

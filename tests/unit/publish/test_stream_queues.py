@@ -447,7 +447,7 @@ def digest_of(store: Store) -> int:
 
 def refill(queues: StreamQueues, store: Store) -> None:
     queue = queues.partitions[0]
-    queues.refill(queue, store.get, time_ms=1, limit_bytes=1 << 20, settle=store.settle)
+    queues.refill(queue, store.get, time_ms=1, limit_bytes=1 << 20)
 
 
 def rendered(queues: StreamQueues, store: Store) -> list[tuple[str, str, str]]:
@@ -477,6 +477,7 @@ def test_a_key_whose_present_state_is_equal_in_what_counts_leaves_the_set_withou
         range(1),
         soft_bytes=1000,
         fitting=Fitting(1 << 20, unchanged),
+        settle=store.settle,
         bound_bytes=2000,
     )
 

@@ -31,7 +31,7 @@ def in_short(changes: list[ObjectChange]) -> list[tuple[str, ...]]:
                 )
             )
         else:
-            verb = "added" if change.replaced_hash is None else "modified"
+            verb = "added" if change.replaced is None else "modified"
             short.append((verb, change.key.decode(), change.entry.resource_version))
     return short
 
@@ -59,12 +59,12 @@ def test_watch_events_are_upserts_whatever_their_type_says() -> None:
     assert state(store) == {"n/a": ("uid-a", "2", 1)}
 
 
-def test_an_upsert_carries_the_published_bytes_their_hash_and_the_hash_before() -> None:
+def test_an_upsert_carries_the_published_bytes_their_hash_and_the_state_before() -> None:
     store = widgets()
     first, second = store.apply([frame("a", 1), frame("a", 2, body=1)]).changes
     assert isinstance(first, Upserted)
     assert isinstance(second, Upserted)
-    assert second.replaced_hash == first.entry.hash
+    assert second.replaced is first.entry
     for change in (first, second):
         assert change.value is not None
         assert change.entry.hash == content_hash(change.key, change.value)

@@ -15,7 +15,7 @@ def in_short(changes: list[ObjectChange]) -> list[tuple[str, str, str]]:
         ("deleted", each.key.decode(), each.resource_version)
         if isinstance(each, Removed)
         else (
-            "added" if each.replaced_hash is None else "modified",
+            "added" if each.replaced is None else "modified",
             each.key.decode(),
             each.entry.resource_version,
         )
