@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Raw
 
 from watchrelay.core.text import BROKEN_JSON
-from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.paths import NEVER_COUNT, Path, format_path
 from watchrelay.store.transform import Node, Transform, split_list, split_map, tree_of
 
@@ -34,10 +33,11 @@ _encode = msgspec.json.Encoder().encode
 @dataclass(frozen=True, slots=True)
 class Counting:
     """Hashes of what counts of the objects of one stream. Where `redacts`, the published bytes
-    do not tell them: values that count may be hidden in these."""
+    do not tell them: values that count may be hidden in these. `before` is the transform of the
+    stream, but that it redacts nothing: what counts is that of its bytes."""
 
     redacts: bool
-    _before: Transform
+    before: Transform
     _ignored: Node
     _published: Node | None
     _described: dict[str, list[str]]
@@ -51,8 +51,7 @@ class Counting:
         ignored: Iterable[Path] = (),
         published: Iterable[Path] | None = None,
     ) -> Counting:
-        """Args: `before`: the transform of the stream, but that it redacts nothing. `ignored`:
-        paths that do not count; `published`: those that alone do, None for all."""
+        """Args: `ignored`: paths that do not count. `published`: those that alone do; None: all."""
         key, paths, only = "ignoreChanges", [*ignored], None
         out = tree_of([*paths, *NEVER_COUNT], "drop")
         if published is not None:
@@ -63,10 +62,6 @@ class Counting:
     def describe(self) -> dict[str, list[str]]:
         """The key of the config and its paths, for the config hash and the description."""
         return dict(self._described)
-
-    def of(self, frame: ObjectFrame) -> bytes:
-        """The hash of what counts of an object as it was received."""
-        return self.of_value(self._before.apply(frame))
 
     def of_value(self, value: bytes) -> bytes:
         """The hash of what counts of these bytes; `UNKNOWN` where they cannot be decoded."""

@@ -221,12 +221,14 @@ class Store:
     ) -> tuple[Entry, bytes, int]:
         """As `_upsert`: `held` also where it is equal in what counts. Where that of `held` is not
         known, equal versions of equal content tell it from here on."""
-        counted, version = counting.of(frame), frame.resource_version
+        value, version = counting.before.apply(frame), frame.resource_version
+        counted = counting.of_value(value)
         before = None if held is None or not held.has_uid(uid) else held
         known = UNKNOWN if before is None else before.packed[:HASH_BYTES]
         if before is not None and counted == known != UNKNOWN and not self._in_full:
             return before, b"", 0
-        value = self._transform(frame)
+        if counting.redacts:
+            value = self._transform(frame)
         packed = self.pack(value, version)
         if (
             before is not None
