@@ -21,7 +21,7 @@ from tests.simulation.connections import Wire
 from tests.simulation.partition_log import Loss, Stored
 from tests.simulation.weather import Weather
 from tests.support.stream_log import PODS
-from watchrelay.contract.records import LogRecord, MarkerRecord
+from watchrelay.contract.records import LogRecord, MarkerRecord, stream_named
 from watchrelay.core.errors import EpochSpoiled, Fenced
 from watchrelay.daemon.recovery import LogReader, resume
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -263,12 +263,16 @@ def spec_of(shape: Shape, config: Config) -> StreamSpec:
     )
 
 
-async def highest_epoch(broker: Broker, partitions: int) -> int:
-    """As `kafka/log_scan.py`."""
+async def scanned(broker: Broker, partitions: int) -> tuple[int, Mapping[int, int]]:
+    """As `StreamTopic.highest_epoch` by `kafka/log_scan.py`; with `StreamTopic.empty_before`."""
     await asyncio.sleep(0.01)
     logs = [broker.log(TopicPartition(TOPIC, partition)) for partition in range(partitions)]
-    records = (each.decoded for log in logs for each in log.records)
-    return max((each.epoch for each in records if each is not None), default=0)
+    records = [each for log in logs for each in log.records]
+    highest = max((each.decoded.epoch for each in records if each.decoded is not None), default=0)
+    named = any(
+        stream_named(each.headers) == STREAM.encode() for log in logs for each in log.uncommitted
+    )
+    return highest, {} if named else {place: log.end for place, log in enumerate(logs)}
 
 
 class Outlet(Reflector):
@@ -310,6 +314,7 @@ class Life:
         self.watcher: Watcher | None = None
         self.decision = self.why_doubted = ""
         self.epoch = 0
+        self.empty_before: Mapping[int, int] = {}
         self.claimed = self.doubted = self.fenced = self.over = self.drained = False
         self.foreign = self.spoiled = False
         self._stop = asyncio.Event()
@@ -473,7 +478,13 @@ class Life:
     async def resume(self, epoch: int) -> RecoveredState:
         """Read the log back."""
         return await resume(
-            self.spec, self.relay, self.store, self.reader, epoch, foreign=self.foreign
+            self.spec,
+            self.relay,
+            self.store,
+            self.reader,
+            epoch,
+            empty_before={} if self.foreign else self.empty_before,
+            foreign=self.foreign,
         )
 
     def _watcher(self, found: RecoveredState) -> Watcher:
@@ -516,4 +527,5 @@ class Life:
         return SERVED
 
     async def _highest_epoch(self) -> int:
-        return await highest_epoch(self.world.broker, self.spec.partitions)
+        highest, self.empty_before = await scanned(self.world.broker, self.spec.partitions)
+        return highest

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.simulation.broker import Broker
-from tests.simulation.process import TOPIC, Reader, highest_epoch, now_s, wall_ms
+from tests.simulation.process import TOPIC, Reader, now_s, scanned, wall_ms
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.recovery import LogReader
 from watchrelay.daemon.stream_runner import StreamRunner
@@ -43,12 +43,13 @@ class SimulatedTopic(StreamTopic):
         self._broker = broker
 
     async def ready(self, planned: StreamSpec) -> TopicFacts:
-        self.spec = planned
+        self.spec, self.empty_before = planned, {}
         count = planned.partitions
         return TopicFacts(TOPIC, count, 1, 1 << 20, checked=True, created=False)
 
     async def highest_epoch(self) -> int:
-        return await highest_epoch(self._broker, self.spec.partitions)
+        highest, self.empty_before = await scanned(self._broker, self.spec.partitions)
+        return highest
 
 
 class Runner(StreamRunner):

@@ -191,7 +191,8 @@ async def check_topics(
     control, results = control_spec(settings), list[CheckResult]()
     try:
         results += await _check_topic(topics, control, create=create)
-        existing, described = results[0].topic_facts, dict[str, dict[str, object]]()
+        existing = results[0].topic_facts
+        described: Mapping[str, Mapping[str, object]] = {}
         if existing is not None and not existing.created:
             try:
                 described = await descriptions(connection, control.name)

@@ -68,7 +68,8 @@ async def check_streams(
             if client is None or not all(map(_of_the_config, results)):
                 return code
         connection = kafka_connection(settings, client_id="watchrelay-verify")
-        described, results = dict[str, Value](), list[CheckResult]()
+        described: Mapping[str, Value] = {}
+        results = list[CheckResult]()
         written: dict[str, PlannedStream] = {}
         if client is not None:
             described = await descriptions(connection, control_topic(settings))

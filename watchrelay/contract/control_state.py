@@ -247,18 +247,22 @@ class ControlState:
         """How many streams and parts were forgotten."""
         self.wanted = wanted
         self._size = 0
+        self._descriptions: Mapping[str, Value] | None = None
 
     def of(self, stream: str) -> StreamControl:
         """What is known of `stream`, empty when nothing was read."""
         return self.streams.get(stream) or StreamControl()
 
-    def descriptions(self) -> dict[str, Value]:
-        """The description of each stream that has one, by stream id, in order."""
-        return {
-            stream: held.description
-            for stream, held in sorted(self.streams.items())
-            if held.description is not None
-        }
+    def descriptions(self) -> Mapping[str, Value]:
+        """The description of each stream that has one, by stream id, in order; the same object
+        while none has changed."""
+        if self._descriptions is None:
+            self._descriptions = {
+                stream: held.description
+                for stream, held in sorted(self.streams.items())
+                if held.description is not None
+            }
+        return self._descriptions
 
     def described(self) -> dict[str, DescribedStream]:
         """The place of each stream that can be read."""
@@ -298,6 +302,7 @@ class ControlState:
                 case "claim" if parsed is not None:
                     _claim(writer, offset, parsed, size)
                 case "stream":
+                    self._descriptions = None
                     _describe(held, stream, parsed, size)
                 case "release" if parsed is not None:
                     writer.released = max(writer.released, parsed["epoch"])
@@ -330,7 +335,7 @@ class ControlState:
         for *_, stream, name in sorted(self._rows()):
             if self._size <= room:
                 break
-            held = self.streams[stream]
+            held, self._descriptions = self.streams[stream], None
             self._size -= (held.parts.pop(name) if name else self.streams.pop(stream)).size
             held.changed()
             self.forgotten += 1

@@ -24,9 +24,10 @@ class _Place(Generic[Result]):
 
 class Joined(Generic[Key, Result]):
     """One piece of work for each key at a time. Its outcome is that of all who asked before it
-    began; who asks later waits for the next one, as what it found may have changed since."""
+    began; who asks later waits for the next one, as what it found may have changed since. `work`
+    gets the key, and what it gave last where somebody has asked since then; None after an error."""
 
-    def __init__(self, work: Callable[[Key], Awaitable[Result]]) -> None:
+    def __init__(self, work: Callable[[Key, Result | None], Awaitable[Result]]) -> None:
         self._work = work
         self._places: dict[Key, _Place[Result]] = {}
 
@@ -49,8 +50,8 @@ class Joined(Generic[Key, Result]):
 
     async def _begin(self, key: Key, place: _Place[Result]) -> None:
         place.begun += 1
-        place.found, place.error = [], None
+        former, place.found, place.error = place.found, [], None
         try:
-            place.found.append(await self._work(key))
+            place.found.append(await self._work(key, former[0] if former else None))
         except Exception as error:  # noqa: BLE001 - raised again to all who asked
             place.error = error

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_follower import LogFollower
-from watchrelay.kafka.log_scan import Written, written
+from watchrelay.kafka.log_scan import TopicContent, written
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.kafka.topic_reads import TopicReads
@@ -67,18 +67,19 @@ async def read_limit(topics: Topics, sink: KafkaSink, topic: TopicSpec) -> Topic
 class Reads:
     """How the streams of one process read topics. `reading_back` and `catching_up`: those that
     start, and copies of what other replicas write, which `follower` reads on; `scans`: what a whole
-    topic holds, by stream."""
+    topic holds, by its name and its id: who asks while it is read gets that and what came since."""
 
     def __init__(self, connection: KafkaConnection, cluster: str, rng: random.Random) -> None:
         self.connection = connection
         self.reading_back, self.catching_up = TopicReads(connection), TopicReads(connection)
         self.follower: Follower = LogFollower(connection, rng=rng)
-        self.scans: Joined[str, dict[str, Written]] = Joined(self._scan)
+        self.scans: Joined[tuple[str, bytes], TopicContent] = Joined(self._scan)
         self._cluster, self._turns = cluster, asyncio.Semaphore(SCANS_MAX)
 
-    async def _scan(self, topic: str) -> dict[str, Written]:
+    async def _scan(self, place: tuple[str, bytes], before: TopicContent | None) -> TopicContent:
+        topic, _id = place
         async with self._turns:
-            return await written(self.connection, topic, cluster=self._cluster)
+            return await written(self.connection, topic, cluster=self._cluster, before=before)
 
 
 @dataclass(slots=True)
@@ -96,10 +97,10 @@ class ApiServer:
 class DaemonContext:
     """What the streams of one process share.
 
-    `settings`: those in effect. `planned`: all streams whose resources discovery knows. `formats`:
-    of the topics, by the descriptions that it was given last (`take`). `one_by_one`: for what
-    streams that start together do on the event loop. `control_made` is set once the control topic
-    is usable."""
+    `settings`: those in effect. `planned`: by name, all streams whose resources discovery knows.
+    `formats`: of the topics, by the descriptions that it was given last (`take`). `one_by_one`: for
+    what streams that start together do on the event loop. `control_made` is set once the control
+    topic is usable."""
 
     settings: Settings
     metrics: Metrics
@@ -114,7 +115,7 @@ class DaemonContext:
     heartbeat_interval: HeartbeatInterval
     ownership: Sole | Sharing
     clock_watch: ClockWatch | None = None
-    planned: Sequence[StreamSpec] = ()
+    planned: Mapping[str, StreamSpec] = field(default_factory=dict)
     formats: KeyFormats = field(default_factory=KeyFormats)
     one_by_one: OneByOne = field(default_factory=OneByOne)
     control_made: asyncio.Event = field(default_factory=asyncio.Event)

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from watchrelay.contract.records import (
@@ -59,7 +60,15 @@ log = logging.getLogger(__name__)
 Failed = Callable[[SinkUnavailable, float], None]
 
 
-class OwnLog(Protocol):
+class Acknowledged(Protocol):
+    """The part of `LogReader` that tells what this process wrote."""
+
+    def unacknowledged_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """See `GapReader`."""
+        ...
+
+
+class OwnLog(Acknowledged, Protocol):
     """The part of `LogReader` that a resume needs."""
 
     async def spans(
@@ -329,6 +338,20 @@ def _check_epochs(spec: StreamSpec, recoveries: Sequence[LogRecovery], epoch: in
             raise EpochSpoiled(spec.id, recovery.partition, epoch, last)
 
 
+def left_to_read(
+    reader: Acknowledged, partition: int, start: int | None, claim: int, empty_before: int | None
+) -> OffsetRange:
+    """What of a partition, from `start` to our claim marker at `claim`, may hold more of the stream
+    than that marker. Nothing where it is the very first record: a new topic costs no consumer.
+
+    If no record before `empty_before` names the stream, none that this process has written since
+    does: it has one writer of these partitions of the stream, which begins with this claim."""
+    if start is None and empty_before is not None and empty_before <= claim:
+        others = reader.unacknowledged_ranges(partition, empty_before, claim + 1)
+        start, claim = (others[0][0], claim) if others else (0, 0)
+    return OffsetRange(partition, start, claim + 1 if claim else 0)
+
+
 async def _recovered(recoveries: Sequence[LogRecovery], decision: Decision) -> RecoveredState:
     turns = Turns()
     for _ in remove_strays(recoveries):
@@ -344,22 +367,22 @@ async def resume(
     epoch: int,
     *,
     followed: LogFold | None = None,
+    empty_before: Mapping[int, int] = MappingProxyType({}),
     recreated: bool = False,
     foreign: bool = False,
 ) -> RecoveredState:
     """Read back, fill `store`, tell `writer`; what was found decides how the watch begins.
     `recreated` and `foreign` as for `decide`. `followed`, of this store, was read up to our claim
-    already; where it does not match its digests, everything is read back.
+    already; where it does not match its digests, everything is read back. `empty_before`: by
+    partition, the offset before which no record names the stream, as far as that is known.
 
     Raises: EpochAhead, or ForeignRecords where no epoch is left: there are records of a higher
     epoch. EpochSpoiled: there are more records of this epoch than its claim, or not even that."""
     began_s, places = clock.now_s(), writer.to_read
     fold = followed or LogFold(spec, store)
     if followed is None:
-        # Where our claim is the very first record there is nothing to read: a new topic costs no
-        # consumer.
         spans = [
-            OffsetRange(partition, start, stop + 1 if stop else 0)
+            left_to_read(reader, partition, start, stop, empty_before.get(partition))
             for partition, (start, stop) in places.items()
         ]
         from_start: Collection[int] = await reader.spans(spans, fold.take)

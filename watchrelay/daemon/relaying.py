@@ -172,7 +172,7 @@ async def look_at_topics(context: DaemonContext) -> None:
         specs = [
             control_spec(settings),
             signal_spec(settings),
-            *(topic_spec(each, settings) for each in context.planned),
+            *(topic_spec(each, settings) for each in context.planned.values()),
         ]
         try:
             found = await context.topics.look_again(specs)
@@ -189,7 +189,7 @@ async def keep_descriptions(context: DaemonContext) -> None:
     altered = set[str]()
     while True:
         await asyncio.sleep(_DESCRIBED_EVERY_S)
-        found = context.control.altered({each.stream for each in context.planned})
+        found = context.control.altered(context.planned)
         for stream in altered.intersection(found):
             try:
                 await context.control.describe_again(stream)

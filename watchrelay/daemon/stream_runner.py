@@ -469,6 +469,7 @@ class StreamRunner:
             reader,
             self._tenure.epoch,
             followed=followed,
+            empty_before={} if self._distrust else self._topic.empty_before,
             recreated=self._distrust == "recreated",
             foreign=self._distrust == "foreign",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from watchrelay.core.errors import (
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.clock_watch import LOOK_EVERY_S
 from watchrelay.daemon.context import DaemonContext, read_limit
+from watchrelay.kafka.client.metadata import NO_ID
 from watchrelay.kafka.log_scan import Written, no_epoch_left
 from watchrelay.kafka.topic_config import TopicFacts
 from watchrelay.model.progress import StreamProgress
@@ -53,8 +54,12 @@ class StreamTopic:
         self.spec = spec
         """The stream, with the keys and the partitions of its topic once that is `ready`."""
         self._context, self._status, self._progress = context, status, progress
-        self._written: dict[str, Written] | None = None
+        self._written: Mapping[str, Written] | None = None
         """What the topic holds, by stream, where the control topic does not describe this one."""
+        self._id = NO_ID
+        self.empty_before: Mapping[int, int] = {}
+        """By partition, the offset before which no record of the topic names the stream; none where
+        that is not known."""
 
     async def ready(self, planned: StreamSpec) -> TopicFacts:
         """The facts of the topic of `planned` once it exists and is safe."""
@@ -75,10 +80,11 @@ class StreamTopic:
     async def _ensured(self, planned: StreamSpec) -> TopicFacts:
         """The topic, and the stream as it was started there: as the control topic describes it,
         else as the topic itself shows."""
-        self._written = None
+        self._written, self.empty_before = None, {}
         await self._context.one_by_one.turn()
         self._check_pins(planned)
         facts = await self._ensure()
+        self._id = facts.topic_id
         described = self._context.control.described(planned.id)
         if facts.created or (described is not None and not self.moved()):
             return facts
@@ -94,12 +100,14 @@ class StreamTopic:
             topic_spec(self.spec, self._context.settings)
         )
 
-    async def _read(self) -> dict[str, Written]:
+    async def _read(self) -> Mapping[str, Written]:
         topic, stream = self.spec.topic, self.spec.stream
-        found = await self._context.reads.scans.result(topic)
-        if stream in found and (why := no_epoch_left(topic, stream, found[stream].epoch)):
+        found = await self._context.reads.scans.result((topic, self._id))
+        own = found.streams.get(stream)
+        if own is not None and (why := no_epoch_left(topic, stream, own.epoch)):
             raise TopicRefused(why)
-        return dict(found)
+        self.empty_before = found.ends if own is None else {}
+        return found.streams
 
     async def _until_usable(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """What `attempt` returns, repeated while the topic is refused or Kafka is away."""
@@ -152,12 +160,12 @@ class StreamTopic:
 
         Raises: TopicRefused when another shape is pinned there, or a stream has the same keys."""
         context = self._context
-        described: dict[str, Mapping[str, object]] = {**context.control.described_streams()}
-        shown = self._shown(planned, described)
+        described: Mapping[str, Mapping[str, object]] = context.control.described_streams()
         own: Mapping[str, object] | None = context.control.described(planned.id)
-        if own is None or own.get("topic") != planned.topic:
-            own = shown.get(planned.stream, own)
-        described = {**shown, **described}
+        if shown := self._shown(planned, described):
+            if own is None or own.get("topic") != planned.topic:
+                own = shown.get(planned.stream, own)
+            described = {**shown, **described}
         formats = context.formats
         formats.take(described)
         if own is not None and own is not described.get(planned.stream):
@@ -165,7 +173,7 @@ class StreamTopic:
         self.spec = formats.kept(planned)
         conflict = pinned_conflict(self.spec, own)
         if not conflict and formats.may_conflict(self.spec):
-            others = [formats.kept(each) for each in context.planned]
+            others = [formats.kept(each) for each in context.planned.values()]
             conflict = topic_conflict(self.spec, others, described)
         if conflict:
             raise TopicRefused(conflict)
@@ -174,25 +182,26 @@ class StreamTopic:
             planned.topic,
             lambda: (
                 topic_spec(formats.kept(each), context.settings)
-                for each in context.planned
+                for each in context.planned.values()
                 if each.topic == planned.topic
             ),
             version=None if shape is None else (context.planned, shape),
         )
 
     def _shown(
-        self, planned: StreamSpec, described: Container[str]
+        self, planned: StreamSpec, described: Mapping[str, object]
     ) -> dict[str, Mapping[str, object]]:
         """Descriptions of the streams of the config on the topic, with what the topic shows; of
         others than this one, those that are not `described`."""
-        there = self._written or {}
+        there, own = self._written or {}, planned.stream
+        planned_now = {**self._context.planned, own: planned}
         return {
-            each.stream: {**each.description, **found.shape}
-            for each in (*self._context.planned, planned)
-            if (found := there.get(each.stream)) is not None
+            stream: {**each.description, **found.shape}
+            for stream in sorted((there.keys() - described.keys()) | ({own} & there.keys()))
+            if (each := planned_now.get(stream)) is not None
             and each.topic == planned.topic
+            and (found := there[stream]).epoch
             and not found.retired
-            and (each.stream not in described or each.stream == planned.stream)
         }
 
     def moved(self) -> bool:

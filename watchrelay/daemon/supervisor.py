@@ -171,7 +171,7 @@ class Supervisor:
             self._look.set()
         return UNKNOWN if catalog is None else catalog.availability(resource)
 
-    async def _refresh(self, _: None = None) -> None:
+    async def _refresh(self, *_: None) -> None:
         if await self._discovery.refresh():
             self._catalog_changed = True
 
@@ -345,7 +345,7 @@ class Supervisor:
         }
         for stream in refused:
             del planned[stream]
-        self._context.planned = [each.spec for each in planned.values()]
+        self._context.planned = {stream: each.spec for stream, each in planned.items()}
         formats = KeyFormats(self._context.control.described_streams())
         parts = {
             part.spec.id: part

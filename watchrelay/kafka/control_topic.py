@@ -12,8 +12,10 @@ import os
 import random
 import socket
 import uuid
+from bisect import insort
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal, Protocol
 
 from watchrelay import __version__
@@ -135,6 +137,9 @@ class ControlTopic:
         self.taken = 0
         """How many records were read: while it is the same, every answer is."""
         self._moved = asyncio.Event()
+        self._awaited: list[tuple[int, asyncio.Event]] = []
+        """The offsets that streams wait for, in order: of a thousand that claim, each move wakes
+        those that it concerns."""
         self._caught_up = asyncio.Event()
         self._restored = asyncio.Event()
         self._restored.set()
@@ -442,8 +447,9 @@ class ControlTopic:
     def _unrestored(self, stream: str) -> StreamControl:
         return StreamControl() if self._restored.is_set() else self._former.of(stream)
 
-    def described_streams(self) -> dict[str, dict[str, object]]:
-        """The description of each stream that has one, by stream id, in order."""
+    def described_streams(self) -> Mapping[str, dict[str, object]]:
+        """The description of each stream that has one, by stream id, in order; the same object
+        while none has changed."""
         return self._state.descriptions()
 
     async def caught_up(self) -> None:
@@ -481,10 +487,12 @@ class ControlTopic:
         """Return once the record at `offset` was read. Raises: TopicLost when the topic is another
         before that."""
         lives = self._read.lives
-        while self._read.to <= offset:
-            await self._moved.wait()
-            if self._read.lives != lives:
-                raise TopicLost(self.topic, f"it was recreated before offset {offset} was read")
+        if self._read.to <= offset:
+            reached = asyncio.Event()
+            insort(self._awaited, (offset, reached), key=itemgetter(0))
+            await reached.wait()
+        if self._read.lives != lives:
+            raise TopicLost(self.topic, f"it was recreated before offset {offset} was read")
 
     async def restore(self) -> bool:
         """After a loss, once the new topic was read: write again what the lost one held, unless a
@@ -599,6 +607,8 @@ class ControlTopic:
     def moved(self, position: int) -> None:
         """Wake all that wait for a position."""
         self._read.to = position
+        while self._awaited and self._awaited[0][0] < position:
+            self._awaited.pop(0)[1].set()
         if position >= self._read.end:
             self._caught_up.set()
         self._wake()
@@ -612,6 +622,9 @@ class ControlTopic:
         self._former = remembered(self._former, self._state)
         self._state = ControlState(self._state.wanted)
         self._read = ReadSoFar(self._read.lives + 1, 0, self._read.end)
+        for _, reached in self._awaited:
+            reached.set()
+        self._awaited.clear()
         self._caught_up.clear()
         self._restored.clear()
         self._wake()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from watchrelay.contract.control import EPOCH_BASE_MAX, VALUE_BYTES_MAX, Value
 from watchrelay.contract.control_state import ControlState
-from watchrelay.contract.records import VERB_TYPES, MarkerRecord, decode, parse_epoch
+from watchrelay.contract.records import (
+    VERB_TYPES,
+    MarkerRecord,
+    decode,
+    parse_epoch,
+    stream_named,
+)
 from watchrelay.core.errors import RecordRefused, TopicRefused
 from watchrelay.core.text import short
 from watchrelay.kafka.client import TopicPartition
@@ -97,35 +104,54 @@ def _resource(source: bytes) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicContent:
+    """What a topic holds, as far as it was read. `streams`: by name, also those that only records
+    name which follow no contract; `ends`: by partition, where reading ended."""
+
+    streams: dict[str, Written] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+
 async def highest_epoch(connection: KafkaConnection, topic: str, stream: str) -> int:
     """The `epoch` of a stream on `written`, 0 for nothing. Raises: as `written`; TopicRefused when
     its epochs have run out."""
-    found = (await written(connection, topic)).get(stream, Written())
+    found = (await written(connection, topic)).streams.get(stream, Written())
     if why := no_epoch_left(topic, stream, found.epoch):
         raise TopicRefused(why)
     return found.epoch
 
 
 async def written(
-    connection: KafkaConnection, topic: str, *, cluster: str = ""
-) -> dict[str, Written]:
-    """What `topic` holds, by stream. Reads the whole topic: seconds per million records.
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    cluster: str = "",
+    before: TopicContent | None = None,
+) -> TopicContent:
+    """What `topic` holds. Reads the whole topic: seconds per million records.
+
+    Args:
+        before: as this topic, under the same id, was read before. Its streams are taken on from
+            its ends, and are those of the result.
 
     Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` is
     there that was not retired.
     """
-    found: dict[str, Written] = {}
+    found = before or TopicContent()
 
     def look(record: Any) -> None:
-        name = (dict(record.headers).get("ce_wrstream") or b"").decode(errors="replace")
-        if epoch := epoch_of(record.headers, name):
-            found.setdefault(name, Written()).take(epoch, record)
+        if (named := stream_named(record.headers)) is not None:
+            name = named.decode(errors="replace")
+            there = found.streams.setdefault(name, Written())
+            if epoch := epoch_of(record.headers, name):
+                there.take(epoch, record)
 
-    await _read(connection, topic, look, STATE_TOPICS)
-    for name, each in found.items() if cluster else ():
+    ends = await _read(connection, topic, look, STATE_TOPICS, found.ends)
+    for name, each in found.streams.items() if cluster else ():
         if other := each.other_cluster(cluster):
             raise TopicRefused(shared_topic(topic, name, other, cluster))
-    return found
+    return replace(found, ends=ends)
 
 
 def no_epoch_left(topic: str, stream: str, highest: int) -> str:
@@ -164,7 +190,7 @@ def _cluster_unless(cluster: str, source: bytes) -> str:
     return short(found) if found != cluster else ""
 
 
-async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[str, Value]:
+async def descriptions(connection: KafkaConnection, control_topic: str) -> Mapping[str, Value]:
     """The description of each stream on the control topic. Raises: SinkUnavailable; retry."""
     state = ControlState()
 
@@ -192,9 +218,14 @@ def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
 
 
 async def _read(
-    connection: KafkaConnection, topic: str, take: Callable[[Any], None], limits: Limits
-) -> None:
-    """Hand each record to `take`, up to the end as it is now."""
+    connection: KafkaConnection,
+    topic: str,
+    take: Callable[[Any], None],
+    limits: Limits,
+    begins: Mapping[int, int] = MappingProxyType({}),
+) -> dict[int, int]:
+    """Hand each record to `take`, from `begins` on, or the start of a partition, up to the end as
+    it is now. Returns: where each partition was read to."""
 
     def take_all(_: TopicPartition, records: Sequence[Any]) -> None:
         for record in records:
@@ -202,5 +233,9 @@ async def _read(
 
     async with open_reading(connection, limits, max_partition_fetch_bytes=_FETCH_BYTES) as reading:
         places = await partitions_of(reading.consumer, [topic])
-        ranges = await offset_ranges(reading.consumer, places)
-        await read_ranges(reading.consumer, ranges, take_all)
+        ranges = {
+            place: (max(first, begins.get(place.partition, first)), end)
+            for place, (first, end) in (await offset_ranges(reading.consumer, places)).items()
+        }
+        read = await read_ranges(reading.consumer, ranges, take_all)
+        return {place.partition: cursor.next for place, cursor in read.items()}

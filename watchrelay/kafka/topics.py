@@ -147,7 +147,7 @@ class Topics:
         _, others = self._expected.get(spec.name, (None, ()))
         return await self._checks.result((merged([spec, *others]), make))
 
-    async def _check(self, wanted: tuple[TopicSpec, bool]) -> TopicFacts | None:
+    async def _check(self, wanted: tuple[TopicSpec, bool], _: object) -> TopicFacts | None:
         spec, make = wanted
         async with self._places:
             return await self._with_admin(lambda admin: self._ensure(admin, spec, make=make))

@@ -171,7 +171,7 @@ class AdminServer:
                 await turns.pause()
         return response
 
-    async def _scrape(self, _: None) -> Exposition:
+    async def _scrape(self, *_: object) -> Exposition:
         states = {status.stream: status.state for status in self._statuses.streams.values()}
         self._all_metrics.set_states(states, get_args(State))
         return await Exposition.of(self._all_metrics.pieces())

@@ -224,13 +224,17 @@ class KeyFormats:
     one about a topic; streams on other topics cost next to nothing."""
 
     def __init__(self, described: Mapping[str, Mapping[str, object]] | None = None) -> None:
+        self._taken: object = None
         self._described: dict[str, Mapping[str, object]] = {}
         self._on_topic: dict[object, dict[str, Mapping[str, object]]] = {}
         self._topics: dict[object, _Topic] = {}
         self.take(described or {})
 
     def take(self, described: Mapping[str, Mapping[str, object]]) -> None:
-        """Hold these descriptions from now on. One that is the same object has not changed."""
+        """Hold these descriptions from now on. What is the same object has not changed."""
+        if described is self._taken:
+            return
+        self._taken = described
         for stream in self._described.keys() - described.keys():
             self._forget(stream)
         for stream, description in described.items():

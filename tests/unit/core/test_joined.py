@@ -12,14 +12,16 @@ from watchrelay.core.joined import Joined
 
 
 class Work:
-    """Takes a second. Its result is how often it was begun."""
+    """Takes a second. Its result is how often it was begun; `continued`: on from which results."""
 
     def __init__(self, *, refused: bool = False) -> None:
         self.begun, self._refused = 0, refused
+        self.continued: list[int | None] = []
         self.joined = Joined(self._do)
 
-    async def _do(self, key: str) -> int:
+    async def _do(self, key: str, before: int | None) -> int:
         self.begun += 1
+        self.continued.append(before)
         number = self.begun
         await asyncio.sleep(1.0)
         if self._refused:
@@ -38,6 +40,7 @@ async def test_all_who_ask_while_one_runs_share_the_next_one() -> None:
     # the first began before the others had asked
     assert [each.result() for each in asking] == [1] + [2] * 999
     assert await work.joined.result("t") == 3
+    assert work.continued == [None, 1, None], "on from what is known while one asks"
     assert work.joined._places == {}
 
 
@@ -66,6 +69,7 @@ async def test_an_error_is_that_of_all_who_asked_before() -> None:
         for number in range(5):
             tasks.create_task(ask(), name=f"asks {number}")
     assert found == ["t 1"] + ["t 2"] * 4
+    assert work.continued == [None, None]
     with pytest.raises(TopicRefused, match="t 3"):
         await work.joined.result("t")
 

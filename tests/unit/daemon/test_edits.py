@@ -182,7 +182,7 @@ async def test_an_edit_while_discovery_of_the_group_is_stale_ends_no_stream_that
         epoch, context = it.row(f"{name}@a").epoch, it.daemon.context
         stage.cluster.registry.catalog.stale.add((GROUP, "v1"))
         it.daemon.adopt(former)
-        await until("discovery is stale", lambda: [each.id for each in context.planned] == ["pods"])
+        await until("discovery is stale", lambda: [*context.planned] == ["pods"])
         edited = {"resource": name, "namespaces": ["a"], "snapshotInterval": "2h"}
         it.daemon.adopt(stage.settings("nodes", edited))
         await live(it, "nodes", f"{name}@a", f"{name}@b")
@@ -212,7 +212,7 @@ async def test_what_one_stream_notices_of_the_served_resources_wakes_those_that_
         granted.set()
         assert isinstance(relay.daemon, OpenDaemon)
         context = relay.daemon.context
-        pods = context.planned[0].plan.selection.resource
+        pods = context.planned["pods"].plan.selection.resource
         assert (await context.server.availability(pods)).state == "served", (
             "asked by a stream whose request was answered 404"
         )

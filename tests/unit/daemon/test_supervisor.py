@@ -18,6 +18,7 @@ from tests.unit.daemon.conftest import GROUP, define, definition, settings_of, u
 from tests.unit.daemon.supervising import supervised, virtually
 from watchrelay.core import clock
 from watchrelay.daemon.supervisor import DISCOVERY_INTERVAL_S
+from watchrelay.model.resources import Resource
 from watchrelay.observe.overview import cards, judge
 from watchrelay.replicas.sharing import SharedTenure
 
@@ -90,7 +91,7 @@ def test_streams_that_ask_discovery_at_the_same_time_share_its_answers(tmp_path:
     async def body() -> None:
         async with supervised(tmp_path, "pods") as rig:
             await until("pods are found", lambda: rig.topics)
-            pods = rig.context.planned[0].plan.selection.resource
+            pods = rig.context.planned["pods"].plan.selection.resource
 
             def requests() -> float:
                 sample = rig.daemon.metrics.registry.get_sample_value
@@ -161,23 +162,23 @@ def test_servers_that_prefer_another_version_in_turn_start_no_stream_again(
             define(rig.cluster, "widgets")
             await until("widgets are found", lambda: rig.topics)
 
-            def version() -> str:
-                (planned,) = rig.context.planned
-                return planned.plan.selection.resource.version
+            def resource() -> Resource:
+                (planned,) = rig.context.planned.values()
+                return planned.plan.selection.resource
 
             async def answers(*versions: str) -> None:
                 rig.cluster.registry.catalog.define(definition("widgets", *versions))
-                await rig.supervisor.availability(rig.context.planned[0].plan.selection.resource)
+                await rig.supervisor.availability(resource())
                 await asyncio.sleep(DISCOVERY_INTERVAL_S[1])
 
             runner = [each for each in asyncio.all_tasks() if each.get_name().startswith("stream ")]
             for versions in (["v2", "v1"], ["v1"], ["v1", "v2"]) * 3:
                 await answers(*versions)
-                assert version() == "v1"
+                assert resource().version == "v1"
             assert not any(each.done() for each in runner)
             assert "restarts" not in caplog.text
             await answers("v2", "v3")
-            assert version() == "v2", "it is served in v1 no longer"
+            assert resource().version == "v2", "it is served in v1 no longer"
             assert "restarts" in caplog.text
 
     caplog.set_level("INFO")
@@ -214,7 +215,7 @@ def test_the_keys_of_a_stream_do_not_depend_on_what_else_is_served_for_its_topic
         ) as rig:
 
             def keys() -> dict[str, bytes]:
-                return {each.id: each.key_prefix for each in rig.context.planned}
+                return {each.id: each.key_prefix for each in rig.context.planned.values()}
 
             pods, widgets = {"pods": b"pods/"}, {f"widgets.{GROUP}": f"widgets.{GROUP}/".encode()}
             await until("pods are found", keys)
@@ -246,7 +247,7 @@ def test_a_wildcard_on_one_topic_has_prefixed_keys_from_its_first_resource_on(
             for plural in plurals:
                 define(rig.cluster, plural)
             await until("all are found", lambda: len(rig.context.planned) == len(plurals))
-            assert {each.key_prefix for each in rig.context.planned} == {
+            assert {each.key_prefix for each in rig.context.planned.values()} == {
                 f"{plural}.{GROUP}/".encode() for plural in plurals
             }
 

@@ -36,7 +36,7 @@ async def test_a_setting_altered_while_the_relay_runs_is_shown_within_ten_minute
     statuses, topics = StatusRegistry(), Topics()
     risks = TopicRisks("b:1", metrics=Metrics(), statuses=statuses)
     context = SimpleNamespace(
-        settings=settings_of(["pods"]), planned=(), topics=topics, risks=risks
+        settings=settings_of(["pods"]), planned={}, topics=topics, risks=risks
     )
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(look_at_topics(cast("Any", context)), name="topics")
