@@ -345,7 +345,8 @@ def left_to_read(
     than that marker. Nothing where it is the very first record: a new topic costs no consumer.
 
     If no record before `empty_before` names the stream, none that this process has written since
-    does: it has one writer of these partitions of the stream, which begins with this claim."""
+    does, but perhaps the marker of a claim that was cancelled: a writer that it had of these
+    partitions has ended, or had written its claim marker before the topic was read."""
     if start is None and empty_before is not None and empty_before <= claim:
         others = reader.unacknowledged_ranges(partition, empty_before, claim + 1)
         start, claim = (others[0][0], claim) if others else (0, 0)

@@ -225,17 +225,19 @@ async def _read(
     begins: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[int, int]:
     """Hand each record to `take`, from `begins` on, or the start of a partition, up to the end as
-    it is now. Returns: where each partition was read to."""
+    it is now. A log that ends before its `begins` lost records, and is read from its start.
+    Returns: where each partition was read to."""
 
     def take_all(_: TopicPartition, records: Sequence[Any]) -> None:
         for record in records:
             take(record)
 
     async with open_reading(connection, limits, max_partition_fetch_bytes=_FETCH_BYTES) as reading:
-        places = await partitions_of(reading.consumer, [topic])
-        ranges = {
-            place: (max(first, begins.get(place.partition, first)), end)
-            for place, (first, end) in (await offset_ranges(reading.consumer, places)).items()
-        }
+        ranges = await offset_ranges(
+            reading.consumer, await partitions_of(reading.consumer, [topic])
+        )
+        for place, (first, end) in ranges.items():
+            begin = begins.get(place.partition, first)
+            ranges[place] = begin if first <= begin <= end else first, end
         read = await read_ranges(reading.consumer, ranges, take_all)
         return {place.partition: cursor.next for place, cursor in read.items()}

@@ -4,10 +4,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from tests.support.stream_log import PODS, Log, Writer, stream
 from watchrelay.contract.wire import WireRecord
-from watchrelay.kafka.log_scan import Written, epoch_of, other_cluster
+from watchrelay.demo.kafka import EmbeddedKafka
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.log_scan import TopicContent, Written, epoch_of, other_cluster
+from watchrelay.kafka.log_scan import written as written_in
 from watchrelay.model.resources import Resource
 
 
@@ -167,3 +171,27 @@ def test_a_stream_of_another_cluster_counts_by_its_newest_records_until_it_is_re
     for stale in heartbeats:
         log.append(stale)
     assert written([log]).other_cluster("test") == "", "readers ignore these"
+
+
+@pytest.mark.parametrize(
+    ("ends", "streams"),
+    [
+        ({0: 1, 1: 0}, {"b", "c"}),
+        ({0: 3, 1: 0}, set()),
+        ({0: 4, 1: 0}, {"a", "b", "c"}),
+        ({1: 0}, {"a", "b", "c"}),
+    ],
+    ids=["records came", "none came", "the log lost its end", "the partition was added"],
+)
+async def test_a_topic_that_was_read_is_read_on_from_there(
+    ends: dict[int, int], streams: set[str]
+) -> None:
+    with EmbeddedKafka.start() as kafka:
+        kafka.create_topic("t", 2)
+        async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap) as producer:
+            for name in (b"a", b"b", b"c"):
+                await producer.send_and_wait("t", b"", headers=[("ce_wrstream", name)], partition=0)
+        connection = KafkaConnection(bootstrap_servers=(kafka.bootstrap,))
+        found = await written_in(connection, "t", before=TopicContent(ends=ends))
+        assert found.streams.keys() == streams
+        assert found.ends == {0: 3, 1: 0}

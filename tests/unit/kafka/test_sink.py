@@ -240,6 +240,27 @@ async def test_what_was_written_is_forgotten_once_nobody_writes_the_topic() -> N
 
 
 @virtual
+async def test_of_a_topic_that_was_recreated_nothing_was_written_nor_is_what_is_answered_late() -> (
+    None
+):
+    async with staged() as (stage, tasks):
+        lost = list[str]()
+        stage.sink.open("t", "pods", lost.append, made=False, topic_id=b"1" * 16)
+        first = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.1)
+        stage.answer(offset=0)
+        await first
+        answers = list[Receipt | Exception]()
+        stage.sink.send(several(b"1", b"2", stream="pods"), answers.append)
+        await asyncio.sleep(0.1)
+        stage.sink.open("t", "nodes", lost.append, made=False, topic_id=b"2" * 16)
+        stage.answer(offset=1)
+        await asyncio.sleep(0.1)
+        assert stage.sink.unacknowledged_ranges("t", 0, 0, 3) == [(0, 3)]
+        assert (answers, len(lost)) == ([], 1)
+
+
+@virtual
 @pytest.mark.parametrize("code", [0, OUT_OF_ORDER, UNKNOWN_PRODUCER])
 async def test_a_partition_that_lost_records_of_one_stream_is_lost_to_all_that_write_it(
     code: int,
