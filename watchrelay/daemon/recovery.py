@@ -174,17 +174,17 @@ class LogReader:
         return whole
 
     def understood(self, record: Any) -> LogRecord | None:
-        """The record, if it is one of this stream and follows the contract, or may hide one that
-        does."""
+        """What a record of the log says of this stream: its content where it is of this stream and
+        follows the contract, else what it may hide (`Foreign`); None: nothing."""
         content = self._content(record)
         if not isinstance(content, Decoded) or content.stream == self._stream:
             return content
         return self._hiding(record, content)
 
     def between(self, record: Any) -> LogRecord | None:
-        """As `understood`, of a record between two of the writer's own. If a writer that this
-        control topic does not know has the same keys, nothing is repaired: it would repair the
-        repair. This is reported."""
+        """As `understood`, of a record between two of the writer's own. Where a writer that this
+        control topic does not know has the same keys, what it hides is reported, and not returned:
+        that writer would repair each repair in turn."""
         content = self._content(record)
         if not isinstance(content, Decoded) or content.stream == self._stream:
             return content

@@ -295,7 +295,7 @@ class StreamRunner:
         message_bytes = await self._topic_ready()
         if (store := standby.store) is None:
             store = self._new_store(self.spec)
-            standby.end()  # it would read what is written from here on
+            standby.end()  # else it begins a copy, and reads what is written from here on
         reader = self._reader(self.spec, self._context.reads.reading_back)
         writer = self._writer(store, message_bytes, reader)
         try:

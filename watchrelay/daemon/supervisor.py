@@ -479,7 +479,8 @@ class Supervisor:
         refused: Mapping[str, str],
         parts: Container[str],
     ) -> None:
-        """The entry's provisional rows give way to the real ones."""
+        """The entry is resolved: its provisional rows go, and no stream of it but those `refused`
+        waits."""
         real = [each.spec.id for each in planned]
         for stream in dict.fromkeys((*provisional_ids(entry), *real)):
             if stream in self._waiting and stream not in refused:
@@ -518,9 +519,9 @@ class Supervisor:
         )
 
     def _precedes(self, runner: StreamRunner, spec: StreamSpec) -> bool:
-        """Whether a runner of the same stream has to end before one with this `spec` begins: that
-        of the same part, and what writes the same partitions in another layout, unless a claim ends
-        it."""
+        """Whether `runner`, of the same stream, has to end before one with this `spec` begins: that
+        of the same part, and one of another layout, which writes the same partitions. Where
+        replicas share the streams, a claim ends the latter."""
         if runner.spec.id == spec.id:
             return True
         return runner.spec.part.of != spec.part.of and not self._context.ownership.shares
