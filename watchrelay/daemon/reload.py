@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from watchrelay.config import Settings, find_file
 from watchrelay.config.edits import Edit, read_edit
@@ -29,8 +29,13 @@ JUDGE_AGAIN_AFTER = 30
 PROBLEMS_SHOWN_MAX = 3
 """Problems shown in full; `watchrelay validate` shows all."""
 
-Objection = tuple[int, str, str]
-"""(index of an entry, message, cure): why an entry cannot be taken by a running relay."""
+
+class Objection(NamedTuple):
+    """Why a running relay cannot take the entry `index` of a config."""
+
+    index: int
+    message: str
+    cure: str = ""
 
 
 class ConfigSource:
@@ -119,8 +124,8 @@ class Reloader:
             log.debug("config cannot be read", exc_info=error)
         else:
             refused = [
-                replace(edit.places[index], message=message, hint=cure)
-                for index, message, cure in objections
+                replace(edit.places[each.index], message=each.message, hint=each.cure)
+                for each in objections
             ]
             if refused:
                 self._refused(refused)

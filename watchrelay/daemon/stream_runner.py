@@ -91,6 +91,7 @@ class StreamRunner:
         self._ended = asyncio.Event()
         """This life is over: the stream is stopped, begins again, or is another replica's."""
         self._distrust: Distrust = ""
+        self._delays = {"lost": _AGAIN, "refused": REFUSED, "failed": _FAILED}
         self._unexpected = UnexpectedErrors()
 
     @property
@@ -149,7 +150,6 @@ class StreamRunner:
         Raises: Fenced: a newer relay claimed the stream, and the process exits with 75; where
         replicas share the streams, this one becomes a standby instead."""
         self._status.follow(self._progress)
-        delays = {"lost": _AGAIN, "refused": REFUSED, "failed": _FAILED}
         try:
             await self._context.one_by_one.turn()
             self._metrics.stream_owned.set(0)  # its metrics are made now
@@ -163,20 +163,24 @@ class StreamRunner:
                         self._show_end(error, 0.0)
                 elif self._order == "run":
                     self._progress.whole = False
-                    now_s = clock.now_s()
-                    refused = isinstance(error, ForeignRecords)
-                    why = "lost" if error is None else "refused" if refused else "failed"
-                    delays[why], wait_s = delays[why].after_failure(
-                        now_s, healthy=now_s - began_s > _HEALTHY_S, rng=self._context.rng
-                    )
-                    self._show_end(error, wait_s)
-                    self._ended.clear()  # an end, or a topic that is lost, ends the wait
-                    await first_of(self._ended, timeout_s=wait_s)
+                    await self._wait_to_begin_again(error, lived_s=clock.now_s() - began_s)
         finally:
             self._context.sink.close(self.spec.topic, self.spec.id)
             self._progress.state = "stopped"
             self._metrics.stream_owned.set(0)
             self._tenure.ended()
+
+    async def _wait_to_begin_again(self, error: Exception | None, *, lived_s: float) -> None:
+        """Show why the life that lasted `lived_s` ended, and wait: the longer the more of them
+        ended so in a row."""
+        refused = isinstance(error, ForeignRecords)
+        why = "lost" if error is None else "refused" if refused else "failed"
+        self._delays[why], wait_s = self._delays[why].after_failure(
+            clock.now_s(), healthy=lived_s > _HEALTHY_S, rng=self._context.rng
+        )
+        self._show_end(error, wait_s)
+        self._ended.clear()  # an end, or a topic that is lost, ends the wait
+        await first_of(self._ended, timeout_s=wait_s)
 
     async def _until_ended(self) -> Exception | None:
         """Claim, read the log back and follow the resource; why that ended: None when it was asked
@@ -190,10 +194,7 @@ class StreamRunner:
         except Fenced as error:
             if _is_cancelled():
                 raise asyncio.CancelledError from error
-            # of a newer writer, unless no claim of it follows its records
-            if isinstance(error, ForeignRecords) and (
-                isinstance(error, Shared) or not await self._newer_claim_is_read()
-            ):
+            if isinstance(error, ForeignRecords) and not await self._explained_by_claim(error):
                 self._distrust = self._distrust or "foreign"
                 self.drained = self._order != "stop"
                 return error
@@ -202,24 +203,41 @@ class StreamRunner:
             # returned to run(), which logs it: it concerns this stream alone
             if _is_cancelled():
                 raise  # tasks that were cancelled with this one call that an error
-            self.drained = self._order != "stop"
-            if self._tenure.over and self._tenure.superseded:
-                self._lose(error)  # the hand-over is not finished
-            # a group where tasks of the stream ran; wrapped, so that both are asked alike
-            group = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
-            if (spoiled := group.subgroup(EpochSpoiled)) is not None:
-                self.restart(str(first_cause(spoiled)))
-                self._distrust = self._distrust or "foreign"
-                return None
+            return self._failed(error)
+        return None
+
+    async def _explained_by_claim(self, error: ForeignRecords) -> bool:
+        """Whether the records are of a newer writer of this cluster, waiting a moment for its
+        claim."""
+        if isinstance(error, Shared):
+            return False
+        try:
+            async with asyncio.timeout(_CLAIM_READ_S):
+                await self._context.control.until(lambda: self._tenure.superseded)
+        except TimeoutError:
+            return False
+        return True
+
+    def _failed(self, error: Exception) -> Exception | None:
+        """`error`, unless the stream begins again at once: its epoch is spoiled. Raises: as
+        `_lose`, where it came during a hand-over."""
+        self.drained = self._order != "stop"
+        if self._tenure.over and self._tenure.superseded:
+            self._lose(error)  # the hand-over is not finished
+        # a group where tasks of the stream ran; wrapped, so that both are asked alike
+        group = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
+        if (spoiled := group.subgroup(EpochSpoiled)) is None:
             return error
+        self.restart(str(first_cause(spoiled)))
+        self._distrust = self._distrust or "foreign"
         return None
 
     def _fenced(self) -> Fenced:
         return Fenced(f"stream {self.spec.id}: a newer claim was read")
 
     def _lose(self, error: Exception) -> None:
-        """Count and log that another relay writes the stream: `by_outsider` where it is no replica
-        of the group. Raises: Fenced, unless replicas share the streams."""
+        """Note that another relay writes the stream. Raises: Fenced, unless replicas share the
+        streams; there it is logged, and counted by whether that relay is one of the group."""
         control, stream = self._context.control, self.spec.id
         why = ownership_lost(control.holder_of(stream), stream, control.holder)
         by_outsider = self._tenure.lose()
@@ -298,27 +316,7 @@ class StreamRunner:
             standby.end()  # else it begins a copy, and reads what is written from here on
         reader = self._reader(self.spec, self._context.reads.reading_back)
         writer = self._writer(store, message_bytes, reader)
-        try:
-            self._tenure.epoch = await writer.claim(
-                self._topic.highest_epoch,
-                recreated=self._distrust == "recreated" or self._topic.moved(),
-                awaits_release=self._tenure.awaits_release,
-            )
-        except TopicLost as lost:  # the control topic; the supervisor will know it later
-            self.restart(str(lost))
-            return None
-        except TopicRefused as error:
-            await self._wait_claimable(error)
-            return None
-        if any(
-            start is not None and start >= claim_marker
-            for start, claim_marker in writer.to_read.values()
-        ):
-            self.restart(
-                f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
-                "from: it was recreated, or has lost records"
-            )
-            self._distrust = "recreated"
+        if not await self._claimed(writer):
             return None
         self._status.owner = self._context.control.holder
         self._metrics.stream_owned.set(1)
@@ -329,6 +327,33 @@ class StreamRunner:
             stops = {each: claim_marker + 1 for each, (_, claim_marker) in writer.to_read.items()}
             followed = await standby.read_rest(self.spec, store, stops)
         return store, writer, await self._resumed(writer, store, reader, followed)
+
+    async def _claimed(self, writer: StreamWriter) -> bool:
+        """Claim the stream. False: it is to begin again, for what it is built on is lost, or kept
+        it from being claimed until now."""
+        try:
+            self._tenure.epoch = await writer.claim(
+                self._topic.highest_epoch,
+                recreated=self._distrust == "recreated" or self._topic.moved(),
+                awaits_release=self._tenure.awaits_release,
+            )
+        except TopicLost as lost:  # the control topic; the supervisor will know it later
+            self.restart(str(lost))
+            return False
+        except TopicRefused as error:
+            await self._wait_claimable(error)
+            return False
+        if any(
+            start is not None and start >= claim_marker
+            for start, claim_marker in writer.to_read.values()
+        ):
+            self.restart(
+                f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
+                "from: it was recreated, or has lost records"
+            )
+            self._distrust = "recreated"
+            return False
+        return True
 
     def _new_store(self, spec: StreamSpec) -> Store:
         return Store(
@@ -397,7 +422,8 @@ class StreamRunner:
         self._status.recovered("stream")
 
     async def _topic_ready(self) -> int:
-        """The size that the topic takes, once it exists and is safe."""
+        """The size that the topic takes, once it exists and is safe. Where it is another one than
+        the stream was written to, its log is distrusted as "recreated"."""
         facts = await self._topic.ready(self.planned.spec)
         if self._distrust != "foreign":
             self._status.recovered()
@@ -540,9 +566,9 @@ class StreamRunner:
             self._watcher = None
 
     async def _finish(self, writer: StreamWriter | None) -> None:
-        """After the claim of the replica that was assigned the stream: send what is queued, and
-        release the stream if all is acknowledged. `writer` None: nothing was queued. Raises: Fenced
-        where the claim is of another relay, which must not be delayed."""
+        """Hand the stream over to the replica that was assigned and claimed it: send what is
+        queued, and release the stream if all is acknowledged. `writer` None: nothing was queued.
+        Raises: Fenced where the claim is of another relay, which must not be delayed."""
         control, stream, began_s = self._context.control, self.spec.id, clock.now_s()
         if not self._tenure.may_finish():
             raise self._fenced()
@@ -560,12 +586,3 @@ class StreamRunner:
         epoch = self._tenure.epoch
         extra = {"stream": stream, "epoch": epoch, "released": released, "took_s": took_s}
         log.info("stream handed over", extra={**extra, "holder": control.holder_of(stream)})
-
-    async def _newer_claim_is_read(self) -> bool:
-        """Whether the control topic holds another relay's newer claim, waiting a moment for it."""
-        try:
-            async with asyncio.timeout(_CLAIM_READ_S):
-                await self._context.control.until(lambda: self._tenure.superseded)
-        except TimeoutError:
-            return False
-        return True

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
@@ -16,6 +16,7 @@ from watchrelay.core.joined import Joined
 from watchrelay.core.tasks import UnexpectedErrors, first_of
 from watchrelay.core.trouble import Cause, Trouble
 from watchrelay.daemon.context import DaemonContext
+from watchrelay.daemon.reload import Objection
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.kube.discovery.resolve import Resolution
@@ -63,6 +64,15 @@ _NOT_KNOWN = (Cause.KUBERNETES, Cause.INTERNAL)
 """What an entry means may be known later."""
 _STOP_GRACE_S = 1.0
 """Past the deadline of the drain, until streams that have not noticed it are cancelled."""
+
+
+class _Wanted(NamedTuple):
+    """What the config asks for, by id. `planned`: the streams; `parts`: the same as they run, each
+    part of a split one; `refused`: why the others may not start."""
+
+    planned: Mapping[str, PlannedStream]
+    parts: Mapping[str, PlannedStream]
+    refused: Mapping[str, str]
 
 
 class Supervisor:
@@ -144,8 +154,8 @@ class Supervisor:
 
     def described(self) -> None:
         """The control topic is read: reconcile with the versions, partitions and key formats that
-        it names, before a stream claims; and only then tell the group the plans, which are other
-        ones without them."""
+        it names, before a stream claims. The plans depend on these, so the group is told them only
+        from here on."""
         self._described = True
         if self._discovery.catalog is None:
             return
@@ -205,26 +215,28 @@ class Supervisor:
 
     # ---- edits of the config ---------------------------------------------------------------------
 
-    def objections(self, settings: Settings) -> list[tuple[int, str, str]]:
-        """The entries whose streams would change a pinned shape or block each other:
-        (index, why, cure)."""
+    def objections(self, settings: Settings) -> list[Objection]:
+        """The entries whose streams would change a pinned shape, overlap, or block each other."""
         described = self._context.control.described_streams()
         formats = KeyFormats(described)
         plans = streams_by_id(self._plan(settings))
-        places = {id(entry): index for index, entry in enumerate(settings.resources)}
-        index = {stream: places[id(each.entry)] for stream, each in plans.items()}
         # of the parts of a stream, the first one
         running = {each.spec.stream: each for each in reversed(self._running.values())}
-        found, startable = list[tuple[int, str, str]](), list[StreamSpec]()
+        index = {id(entry): place for place, entry in enumerate(settings.resources)}
+        found, startable = list[Objection](), list[StreamSpec]()
+
+        def object_to(stream: str, why: str, cure: str = "") -> None:
+            found.append(Objection(index[id(plans[stream].entry)], why, cure))
+
         for stream, each in plans.items():
             if why := self._why_pinned(each, formats, running.get(stream)):
-                found.append((index[stream], why, ""))
+                object_to(stream, why)
             else:
                 startable.append(formats.kept(each.spec))
-        overlaps = self._overlapping(settings, plans.values())
-        found += [(index[stream], *why) for stream, why in overlaps.items()]
+        for stream, (why, cure) in self._overlapping(settings, plans.values()).items():
+            object_to(stream, why, cure)
         for stream, why in deadlocked(startable, described).items():
-            found.append((index[stream], why, DEADLOCK_CURE.format(stream)))
+            object_to(stream, why, DEADLOCK_CURE.format(stream))
         return found
 
     def _overlapping(
@@ -243,7 +255,8 @@ class Supervisor:
     def _why_pinned(
         self, planned: PlannedStream, formats: KeyFormats, running: StreamRunner | None
     ) -> str:
-        """Why a running stream cannot take the shape that is planned for it, "" where it can."""
+        """Why a running stream cannot take the shape that is planned for it; "" where it can, does
+        not run, or has a shape that conflicts already."""
         described = self._context.control.described(planned.spec.id)
         if running is None or pinned_conflict(running.spec, described):
             return ""
@@ -352,11 +365,12 @@ class Supervisor:
             for each in planned.values()
             for part in parts_of(each, formats.kept(each.spec).partitions)
         }
-        self._end_unplanned(plans, planned, parts)
+        wanted = _Wanted(planned, parts, refused)
+        self._end_unplanned(plans, wanted)
         covered = self._by_entry().keys()
-        duplicates = [
-            each for plan in plans for each in self._show(plan, planned, refused, parts, covered)
-        ]
+        for plan in plans:
+            self._show(plan, wanted, covered)
+        duplicates = [each for plan in plans for each in self._duplicates(plan, wanted)]
         if duplicates:
             trouble = Trouble("", Cause.DUPLICATE_ENTRY, "; ".join(duplicates))
             self._context.statuses.problems.put("config", trouble)
@@ -372,9 +386,7 @@ class Supervisor:
             for running in self._running.values():
                 running.recheck()
 
-    def _end_unplanned(
-        self, plans: Iterable[EntryPlan], planned: Container[str], parts: Container[str]
-    ) -> None:
+    def _end_unplanned(self, plans: Iterable[EntryPlan], wanted: _Wanted) -> None:
         """End what is neither a planned part nor may turn out to be one."""
         unresolved = {
             plan.entry.resource
@@ -383,10 +395,10 @@ class Supervisor:
         }
         entries = set(self._context.settings.resources)
         for stream, running in list(self._running.items()):
-            if stream in parts:
+            if stream in wanted.parts:
                 continue
             entry = running.planned.entry
-            if running.spec.stream in planned:
+            if running.spec.stream in wanted.planned:
                 self._replace_part(stream, running)
             elif entry not in entries and entry.resource not in unresolved:
                 self._remove(stream, running)
@@ -405,32 +417,28 @@ class Supervisor:
             config_hash=config_hash(settings),
         )
 
-    def _show(
-        self,
-        plan: EntryPlan,
-        planned: Mapping[str, PlannedStream],
-        refused: Mapping[str, str],
-        parts: Container[str],
-        covered: Container[ResourceEntry],
-    ) -> list[str]:
+    def _show(self, plan: EntryPlan, wanted: _Wanted, covered: Container[ResourceEntry]) -> None:
         """Record in the status registry what the entry waits for; `covered`: the entries of streams
-        that run. Returns: a line for each of its streams that another entry defines too."""
+        that run."""
         entry = plan.entry
         if (problem := plan.problem) is not None:
             # streams that run notice by themselves when their resource goes
             if plan.resources or problem.cause is Cause.INTERNAL or entry not in covered:
                 self._wait_for(entry, problem)
-            return []
+            return
         for warning in plan.warnings:
             self._warn("resource name is ambiguous", entry, warning)
-        self._end_wait(entry, plan.streams, refused, parts)
-        duplicates = []
+        self._end_wait(plan, wanted)
         for each in plan.streams:
-            if reason := refused.get(each.spec.id):
+            if reason := wanted.refused.get(each.spec.id):
                 trouble = Trouble(entry.resource, Cause.ENTRY_UNUSABLE, reason)
                 self._wait_for(entry, trouble, streams=[each.spec.id])
-                continue
-            other = planned[each.spec.id].entry
+
+    def _duplicates(self, plan: EntryPlan, wanted: _Wanted) -> list[str]:
+        """A line for each stream of the entry that is planned for an earlier entry; logged once."""
+        entry, duplicates = plan.entry, list[str]()
+        for each in plan.streams:
+            other = wanted.planned.get(each.spec.id, each).entry
             if other is not entry and not entry.resource.startswith("*"):
                 twice = (
                     f"{other.resource} and {entry.resource} are both stream {each.spec.id}: "
@@ -455,7 +463,8 @@ class Supervisor:
     def _wait_for(
         self, entry: ResourceEntry, trouble: Trouble, *, streams: Sequence[str] = ()
     ) -> None:
-        """Show why the entry's streams cannot start. Those that run show the error alone."""
+        """Show why the entry's streams, or those of `streams`, cannot start, or what is wrong with
+        those that run. What discovery does not know yet is shown by `_failed`."""
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
             status = self._context.statuses.open(stream)
@@ -472,20 +481,14 @@ class Supervisor:
                 extra = {"stream": stream, "resource": entry.resource, "reason": reason}
                 log.warning("stream waits", extra=extra)
 
-    def _end_wait(
-        self,
-        entry: ResourceEntry,
-        planned: list[PlannedStream],
-        refused: Mapping[str, str],
-        parts: Container[str],
-    ) -> None:
+    def _end_wait(self, plan: EntryPlan, wanted: _Wanted) -> None:
         """The entry is resolved: its provisional rows go, and no stream of it but those `refused`
         waits."""
-        real = [each.spec.id for each in planned]
-        for stream in dict.fromkeys((*provisional_ids(entry), *real)):
-            if stream in self._waiting and stream not in refused:
+        real = [each.spec.id for each in plan.streams]
+        for stream in dict.fromkeys((*provisional_ids(plan.entry), *real)):
+            if stream in self._waiting and stream not in wanted.refused:
                 self._waiting.discard(stream)
-                if stream in real and stream in parts:
+                if stream in real and stream in wanted.parts:
                     self._context.statuses.open(stream).recovered("config", "discovery")
                 else:
                     self._context.statuses.close(stream)

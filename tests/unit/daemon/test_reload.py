@@ -281,7 +281,7 @@ def test_an_edit_that_is_read_while_the_connections_are_made_changes_nothing_of_
 def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) -> None:
     async def body() -> None:
         async with reloading(file) as rig:
-            rig.relay.objects = [(1, "cannot be", "keep it")]
+            rig.relay.objects = [Objection(1, "cannot be", "keep it")]
             await rig.edited("pods", "nodes")
             assert (
                 f"{file}:7: resources[1]: cannot be (keep it)"
@@ -301,7 +301,8 @@ def test_a_refused_edit_is_taken_once_what_it_was_refused_for_has_passed(
         async with reloading(file) as rig:
             rig.relay.odd = True
             await rig.edited("nodes")
-            rig.relay.odd, rig.relay.objects = False, [(0, "cannot be", "keep it")]
+            rig.relay.odd = False
+            rig.relay.objects = [Objection(0, "cannot be", "keep it")]
             await asyncio.sleep(10 * WITHIN_S)
             assert "cannot be" in rig.statuses.problems["reload"].message
             rig.reloader.request()
