@@ -13,7 +13,7 @@ from tests.simulation.process import Reader as Back
 from tests.simulation.rebuilt import AnyHistory
 from tests.support.forging import FAR, Forged
 from watchrelay.contract.records import Foreign, LogRecord, ObjectRecord
-from watchrelay.daemon.recovery import LogFold, log_recovery, resume
+from watchrelay.daemon.recovery import LogFold, resume
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.publish.recovery import LogRecovery, RecoveredState
 from watchrelay.watch.loop import Watcher
@@ -46,8 +46,7 @@ class CarryingLife(Life):
     async def resume(self, epoch: int) -> RecoveredState:
         """From a log that was read so."""
         fold = LogFold(self.spec, self.store)
-        for partition in fold.recoveries:
-            real = log_recovery(self.spec, partition, self.store)
+        for partition, real in fold.recoveries.items():
             fold.recoveries[partition] = Unjudged(
                 real.stream, partition, partitions=real.partitions, pack=self.store.pack
             )

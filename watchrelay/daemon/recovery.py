@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from types import MappingProxyType
@@ -46,6 +46,7 @@ from watchrelay.publish.recovery import (
     LogRecovery,
     ReadAgainFromStart,
     RecoveredState,
+    WatchFrom,
     decide,
     interleaved,
     lowest_frontier,
@@ -125,8 +126,10 @@ class LogReader:
         """See `GapReader`: one that its objects can have, or that has its prefix and can be of no
         other stream on the topic."""
         keys, control = self._keys, self._control
-        if keys.has(key) or control is None or not key.startswith(keys.prefix):
-            return key.startswith(keys.prefix)
+        if not key.startswith(keys.prefix):
+            return False
+        if keys.has(key) or control is None:
+            return True
         return not any(
             keys_described(each).has(key)
             for stream, each in control.described_streams().items()
@@ -245,19 +248,13 @@ class LogReader:
             log.error("another relay writes the same keys to the topic", extra=extra)
 
 
-def log_recovery(spec: StreamSpec, partition: int, store: Store) -> LogRecovery:
-    """Of one partition of the stream, into entries of `store`."""
-    return LogRecovery(spec.stream, partition, partitions=spec.partitions, pack=store.pack_logged)
-
-
 class LogFold:
     """One stream's log as far as it was read, recovered in pieces into entries of `store`."""
 
     def __init__(self, spec: StreamSpec, store: Store) -> None:
-        self.recoveries = {
-            partition: log_recovery(spec, partition, store) for partition in spec.own_partitions
-        }
         self.spec, self.store = spec, store
+        self.recoveries: dict[int, LogRecovery] = {}
+        self.begin_again(spec.own_partitions)
         self.records = 0
         self._lowest = "0"
 
@@ -268,6 +265,16 @@ class LogFold:
             each.versions.api_server_restored or not each.versions.comparable
             for each in self.recoveries.values()
         )
+
+    def begin_again(self, partitions: Iterable[int]) -> None:
+        """Forget what was read of these partitions."""
+        for partition in partitions:
+            self.recoveries[partition] = LogRecovery(
+                self.spec.stream,
+                partition,
+                partitions=self.spec.partitions,
+                pack=self.store.pack_logged,
+            )
 
     def take(self, partition: int, records: Sequence[LogRecord]) -> None:
         """Apply the next records of a partition. What no watch can show again is forgotten, so that
@@ -360,6 +367,26 @@ async def _recovered(recoveries: Sequence[LogRecovery], decision: Decision) -> R
     return recovered_state(recoveries, decision)
 
 
+def _fill(store: Store, result: RecoveredState, partitions: Iterable[int]) -> None:
+    """Let `store` hold what was recovered of these `partitions`; nothing where nothing was
+    published before."""
+    decision = result.decision
+    if isinstance(decision, FirstSnapshot) and not decision.log_unverified:
+        store.loading(())
+        return
+    by_what_counts = isinstance(decision, WatchFrom) or (
+        isinstance(decision, ListAndDiff) and not (decision.config_changed or decision.doubted)
+    )
+    store.resume(
+        interleaved(result.entries),
+        skip=result.deleted_versions,
+        newest=result.newest_on_log,
+        # none, unless they differ
+        frontiers=dict(zip(partitions, result.frontiers, strict=False)),
+        in_full=not by_what_counts,
+    )
+
+
 async def resume(
     spec: StreamSpec,
     writer: StreamWriter,
@@ -413,15 +440,9 @@ async def resume(
             "log does not verify from its last snapshot on, reading it from its start",
             extra={"stream": spec.id},
         )
-        for partition in decision.partitions:
-            recoveries[partition] = log_recovery(spec, partition, store)
-        await reader.spans(
-            [
-                OffsetRange(partition, None, places[partition][1] + 1)
-                for partition in decision.partitions
-            ],
-            fold.take,
-        )
+        fold.begin_again(decision.partitions)
+        whole = [OffsetRange(each, None, places[each][1] + 1) for each in decision.partitions]
+        await reader.spans(whole, fold.take)
         others = await _leave_to_others(fold, reader.owns) or others
         decision = decided(list(recoveries.values()), from_start=recoveries, others=others)
     if isinstance(decision, FirstSnapshot) and decision.log_unverified:
@@ -429,20 +450,7 @@ async def resume(
         log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
     _check_epochs(spec, list(recoveries.values()), epoch)
     result = await _recovered(list(recoveries.values()), decision)
-    if isinstance(decision, FirstSnapshot) and not decision.log_unverified:
-        store.loading(())  # nothing was published before
-    else:
-        store.resume(
-            interleaved(result.entries),
-            skip=result.deleted_versions,
-            newest=result.newest_on_log,
-            # none, unless they differ
-            frontiers=dict(zip(recoveries, result.frontiers, strict=False)),
-            in_full=isinstance(decision, FirstSnapshot)
-            or (
-                isinstance(decision, ListAndDiff) and (decision.config_changed or decision.doubted)
-            ),
-        )
+    _fill(store, result, recoveries)
     writer.resume(result)
     log.info(
         "log read back",

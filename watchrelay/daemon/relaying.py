@@ -165,7 +165,7 @@ async def api_answers(client: KubeClient) -> bool:
 
 
 async def look_at_topics(context: DaemonContext) -> None:
-    """Tell what somebody changes of the topics while they are used; nothing stops for it."""
+    """Show what others change of the topics while they are used; nothing stops for it."""
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         settings = context.settings
@@ -185,17 +185,17 @@ async def look_at_topics(context: DaemonContext) -> None:
 async def keep_descriptions(context: DaemonContext) -> None:
     """Write the descriptions of streams again that another writer of the control topic changed:
     readers find a stream by it, and give up its objects where it names another topic. Only those
-    that two looks find: a claim may follow its description."""
-    altered = set[str]()
+    that two looks in a row find: a claim may follow its description."""
+    met_once = set[str]()
     while True:
         await asyncio.sleep(_DESCRIBED_EVERY_S)
-        found = context.control.altered(context.planned)
-        for stream in altered.intersection(found):
+        altered = context.control.altered(context.planned)
+        for stream in met_once.intersection(altered):
             try:
                 await context.control.describe_again(stream)
             except TopicRefused as error:
                 log.error("stream cannot be described", extra={"error": str(error)})
-        altered = set(found) - altered
+        met_once = set(altered) - met_once
 
 
 class Relaying:
@@ -269,8 +269,8 @@ class Relaying:
     # ---- the topics of the process ---------------------------------------------------------------
 
     async def _control(self) -> None:
-        """The control topic: made or checked, then followed; again, when it is lost. No stream
-        claims before it was read once, and planned by what it names."""
+        """Make or check the control topic, then follow it; again, when it is lost. Once it is read,
+        the streams are planned by what it names, and claim."""
         context = self._context
         while True:
             await self._control_topic()
@@ -289,8 +289,8 @@ class Relaying:
                 log.error("control topic is lost", extra={"topic": context.control.topic})
 
     async def _control_topic(self) -> None:
-        """The control topic is there, and safe. Until it is for the first time, no stream starts;
-        when it is lost later, streams go on."""
+        """Return once the control topic is there, and safe. Until the first time no stream starts;
+        while it is lost later, streams go on."""
         context, topic = self._context, control_spec(self._context.settings)
         first = not context.control_made.is_set()
         facts = await self._topic(topic, Backoff(), first=first)
@@ -302,11 +302,10 @@ class Relaying:
         self, topic: TopicSpec, backoff: Backoff, *, first: bool = False
     ) -> TopicFacts:
         """Return once `topic` exists and is safe; until then the process has a problem, and all
-        streams have it where they wait for the topic, the `first` time."""
+        streams have it where they wait for the topic, the `first` time. The problem is named by the
+        kind of the topic, or, the first time, by its cause."""
         context, statuses = self._context, self._context.statuses
-        unusable = Cause(topic.kind)
-        away = Cause.KAFKA if topic.kind == "control" else unusable
-        problem: str = topic.kind  # the name of the one that is shown
+        shown: str = topic.kind
         while True:
             try:
                 facts = await context.topics.ensure_topic(topic)
@@ -314,15 +313,11 @@ class Relaying:
                 backoff, wait_s = backoff.after_failure(
                     clock.now_s(), healthy=False, rng=context.rng
                 )
-                refused = isinstance(error, TopicRefused)
-                # a replica that is ready ends the one that a roll-out replaces by it
-                operator = refused and not context.ownership.shares
-                cause = unusable if refused else away
-                trouble = Trouble(topic.name, cause, str(error), error.cure, operator)
-                name = cause.value if first else topic.kind
-                if name != problem:
-                    statuses.problems.pop(problem, None)
-                problem, new = name, statuses.problems.put(name, trouble)
+                trouble = self._why_unusable(topic, error)
+                name = trouble.cause.value if first else topic.kind
+                if name != shown:
+                    statuses.problems.pop(shown, None)
+                shown, new = name, statuses.problems.put(name, trouble)
                 extra = {"topic": topic.name, "error": str(error), "retry_in_s": round(wait_s, 1)}
                 if new and topic.kind == "control":
                     log.error("control topic is not usable", extra=extra)
@@ -334,11 +329,19 @@ class Relaying:
                     statuses.fail_all(trouble, wait_s)
                 await asyncio.sleep(wait_s)
             else:
-                statuses.problems.pop(problem, None)
+                statuses.problems.pop(shown, None)
                 return facts
 
+    def _why_unusable(self, topic: TopicSpec, error: TopicRefused | SinkUnavailable) -> Trouble:
+        refused = isinstance(error, TopicRefused)
+        is_kafka = topic.kind == "control" and not refused
+        # a replica that is ready ends the one that a roll-out replaces by it
+        operator = refused and not self._context.ownership.shares
+        cause = Cause.KAFKA if is_kafka else Cause(topic.kind)
+        return Trouble(topic.name, cause, str(error), error.cure, operator)
+
     async def _signal(self) -> None:
-        """The signal topic: made or checked, then followed; again, when it is lost. Without it
+        """Make or check the signal topic, then follow it; again, when it is lost. Without it
         streams go on, and no snapshot request is read."""
         context = self._context
         await context.control_made.wait()

@@ -31,9 +31,9 @@ PROBLEMS_SHOWN_MAX = 3
 
 
 class Objection(NamedTuple):
-    """Why a running relay cannot take the entry `index` of a config."""
+    """Why a running relay cannot take an entry of the config, named by its index."""
 
-    index: int
+    entry: int
     message: str
     cure: str = ""
 
@@ -124,7 +124,7 @@ class Reloader:
             log.debug("config cannot be read", exc_info=error)
         else:
             refused = [
-                replace(edit.places[each.index], message=each.message, hint=each.cure)
+                replace(edit.places[each.entry], message=each.message, hint=each.cure)
                 for each in objections
             ]
             if refused:

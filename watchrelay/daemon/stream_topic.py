@@ -88,12 +88,12 @@ class StreamTopic:
         described = self._context.control.described(planned.id)
         if facts.created or (described is not None and not self.moved()):
             return facts
-        self._written, expected = await self._read(), self.spec
+        self._written, ensured = await self._read(), self.spec
         await self._context.one_by_one.turn()
         self._check_pins(planned)
         found = self._written.get(planned.stream, Written())
         self._written = {planned.stream: found}  # there may be hundreds of others
-        return facts if self.spec == expected else await self._ensure()
+        return facts if self.spec == ensured else await self._ensure()
 
     async def _ensure(self) -> TopicFacts:
         return await self._context.topics.ensure_topic(
