@@ -210,8 +210,8 @@ class StreamAdmission:
         if permit is not None and breaker.failed(
             self._number, permit, now_s, retry_after_s=error.retry_after_s, reached=reached
         ):
-            # a failure of the server begins a new generation of permits; without one, the probe
-            # failed for a reason of its own stream
+            # with a new generation of permits the server failed; else the probe alone did, for a
+            # reason of its own stream
             admission.log_open(error, now_s, outage=breaker.generation > permit.generation)
             admission.notify()
 

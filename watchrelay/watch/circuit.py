@@ -170,8 +170,9 @@ class CircuitBreaker:
                 self.state = Open(now_s + OPEN_LEAST_S)
             return is_probe
         self._answered_since[stream] = False
-        probing = isinstance(self.state, HalfOpen) and self.state.prober is not None
-        if (probing and not is_probe) or permit.generation < self.generation:  # no new information
+        prober = self.state.prober if isinstance(self.state, HalfOpen) else None
+        another_probes = prober is not None and not is_probe
+        if another_probes or permit.generation < self.generation:  # no new information
             longer = isinstance(self.state, Open) and now_s + asked_s > self.state.until_s
             if longer:
                 self.state = Open(now_s + asked_s)

@@ -42,8 +42,7 @@ longer watches are cut, as by a proxy, the server ends it in its time. Random be
 fixed one, a server that ends every watch after just that time would seem to be right."""
 PROVE_AHEAD_S = 20.0
 """The proving watch may come this long before `FAILING_FOR_S` is over, so that its own failure
-makes the list due. None comes after more than `FAILURES`: where each watch ends within a few
-seconds it proves little."""
+makes the list due."""
 END_IN_TIME_S = (-1.0, 3.0)
 """A clean end in this range, counted from the watch's timeout, is the end in its time."""
 
@@ -62,7 +61,7 @@ def shows_failing_cursor(error: KubeError, lived_s: float = 0.0) -> bool:
     return error.status not in _NOT_BY_CURSOR and not isinstance(error, Expired | VersionTooLarge)
 
 
-def may_be_the_minimum(error: KubeError) -> bool:
+def may_succeed_without_minimum(error: KubeError) -> bool:
     """Whether a list that failed so may succeed without its minimum version."""
     refused = isinstance(error, Expired | VersionTooLarge | Invalid | Undecodable)
     return refused or error.status == 500
@@ -104,7 +103,8 @@ class FailingWatch(msgspec.Struct, frozen=True):
 
     def proof_due(self, cursor: str, now_s: float) -> bool:
         """Whether the next watch is the proving one: if it fails too, a list is due, at once or
-        within `PROVE_AHEAD_S`."""
+        within `PROVE_AHEAD_S`. After more than `FAILURES` none is: where each watch ends within a
+        few seconds, one proves little."""
         for_s = FAILING_FOR_S - PROVE_AHEAD_S
         return self.failures <= FAILURES and self._calls_for_list(
             cursor, now_s, FAILURES - 1, for_s

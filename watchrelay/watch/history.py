@@ -30,11 +30,13 @@ class Held(Protocol):
 
 
 class HistoryCheck:
-    """Compares small lists of one stream, in their order, with the state that it holds.
+    """Compares small lists of one stream, in their order, with the state that it holds. That state
+    is of another history:
 
-    An object whose last change is not newer than the cursor is held so, unless the watch has shown
-    a change of it since the list was made. A list of no objects shows that what was last changed
-    before it has been deleted, as the watch shows up to the list's version.
+    - if it lacks an object that the list has and that was last changed at the cursor or before,
+      though no watch has shown a change of it since the list was made;
+    - if the list has no object, and the state still has one that is older than the list, though the
+      watch has come to the list's version.
     """
 
     def __init__(self, held: Held) -> None:

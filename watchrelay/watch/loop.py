@@ -75,9 +75,9 @@ SMALL_LIST_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _VersionCheck:
-    """What the list of a version check showed, when that was requested, and up to where the watch
-    had come then."""
+class _ShownVersion:
+    """The page of a version check, None without an answer; when that was requested, and up to where
+    the watch had come then."""
 
     page: Page | None
     asked_at_s: float
@@ -131,9 +131,10 @@ class Watcher:
         self._frames: AsyncIterator[list[Frame]] | None = None
         self._tasks = asyncio.TaskGroup()
         self._history = HistoryCheck(outlet)
-        self._version_check: asyncio.Task[_VersionCheck | None] | None = None
+        self._version_check: asyncio.Task[_ShownVersion | None] | None = None
         """The version check that is in flight beside the watch, or beside a pause after it."""
         self._reading: asyncio.Timeout | None = None
+        """The deadline of the read that waits, which a version check that ends brings forward."""
         self.state: State | None = None
 
     @property
@@ -230,7 +231,7 @@ class Watcher:
         (`_end_read`); frames that `_step_at_once` takes meanwhile put off the deadline."""
         assert self._frames is not None, "read without an open watch"
         while True:
-            if (checked := self._version_checked()) is not None:
+            if (checked := self._take_version_check()) is not None:
                 return checked
             try:
                 async with asyncio.timeout_at(until_s) as self._reading:
@@ -334,15 +335,15 @@ class Watcher:
 
     async def _make_version_check(
         self, query: ListQuery, admission: StreamAdmission
-    ) -> _VersionCheck | None:
+    ) -> _ShownVersion | None:
         """Make a version check once it is this stream's turn; None if it is not wanted then."""
         await _sleep_until(admission.small_list_at_s(_now_s()))
         state, asked_at_s, cursor = self.state, _now_s(), self.cursor
         if state is None or not wants_version_check(state):
             return None
-        return _VersionCheck(await self._small_list(query), asked_at_s, cursor)
+        return _ShownVersion(await self._small_list(query), asked_at_s, cursor)
 
-    def _end_read(self, check: asyncio.Task[_VersionCheck | None]) -> None:
+    def _end_read(self, check: asyncio.Task[_ShownVersion | None]) -> None:
         """End the read of the watch that waits, so that it returns what the check showed."""
         if check is not self._version_check or self._reading is None or self._reading.expired():
             return
@@ -354,20 +355,20 @@ class Watcher:
         check = self._version_check
         return check is not None and check.done() and type(self.state) is Watching
 
-    def _version_checked(self) -> messages.VersionChecked | None:
+    def _take_version_check(self) -> messages.VersionChecked | None:
         """What the version check showed that has ended, if one has, for a watch that is read."""
         if self._version_check is None or not self._version_check_ended():
             return None
-        check, self._version_check = self._version_check.result(), None
-        if check is None:
+        shown, self._version_check = self._version_check.result(), None
+        if shown is None:
             return None
-        if (page := check.page) is None:
-            return messages.VersionChecked("", check.asked_at_s, check.cursor, history="")
+        if (page := shown.page) is None:
+            return messages.VersionChecked("", shown.asked_at_s, shown.cursor, history="")
         # no object of a part may mean that the page had one of another part
         may_judge = self._rules.plan.selection.part is None or page.objects
         history = self._history.judge(page, self.cursor) if may_judge else "same"
         version = page.resource_version
-        return messages.VersionChecked(version, check.asked_at_s, check.cursor, history)
+        return messages.VersionChecked(version, shown.asked_at_s, shown.cursor, history)
 
     async def _check_lists(
         self, query: ListQuery, admission: StreamAdmission

@@ -71,7 +71,7 @@ from watchrelay.watch.context import (
 from watchrelay.watch.failing import (
     END_IN_TIME_S,
     PROVING_WATCH_S,
-    may_be_the_minimum,
+    may_succeed_without_minimum,
 )
 from watchrelay.watch.messages import (
     CheckDiscovery,
@@ -369,7 +369,11 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
             until_s = now_s + delay_s
             retrying = Retrying(error, until_s, list_goes_on=True)
             return RetryingPage(listing, until_s), (retrying, Sleep(until_s))
-        case _ if goal.watch == "fails" and state.query.version_match and may_be_the_minimum(error):
+        case _ if (
+            goal.watch == "fails"
+            and state.query.version_match
+            and may_succeed_without_minimum(error)
+        ):
             context, delay_s = context.retry(rules, error, now_s, healthy=False)
             return _wait(context, replace(goal, state="most_recent"), error, now_s + delay_s)
     if _too_much_from_the_cache(rules, state, error):
@@ -382,9 +386,10 @@ def _too_much_from_the_cache(rules: WatchRules, state: ListingPages, error: Kube
     several. A server that throttles or cannot be reached shows nothing about its size."""
     if state.query.resource_version == "0":  # there the server ignores the limit
         return rules.plan.page_size > 0 and isinstance(error, Undecodable)
-    one_page = state.query.limit == 0 < rules.plan.page_size and not state.goal.in_one_page
+    if state.query.limit or not rules.plan.page_size or state.goal.in_one_page:
+        return False
     shows_nothing = isinstance(error, Throttled | Unreachable)
-    return one_page and isinstance(error, Unavailable | Undecodable) and not shows_nothing
+    return isinstance(error, Unavailable | Undecodable) and not shows_nothing
 
 
 def _page_received(rules: WatchRules, state: ListingPages, page: Page, now_s: float) -> Step:
@@ -564,7 +569,13 @@ def _streaming_list_broke(
 _PAGES_FAIL_TOO = (
     Expired, Forbidden, Misconfigured, NotAcceptable, NotFound, Unauthorized, Undecodable,
 )  # fmt: skip
-"""With these a list by pages would fail as well."""
+
+
+def _pages_may_succeed(state: OpeningList | StreamingList, error: KubeError) -> bool:
+    """Whether a list by pages may succeed where this one failed."""
+    unavailable = isinstance(error, Unavailable) and not isinstance(error, Unanswered)
+    not_begun = isinstance(state, OpeningList) and unavailable
+    return not (not_begun or isinstance(error, _PAGES_FAIL_TOO))
 
 
 def _streaming_list_failed(
@@ -586,14 +597,12 @@ def _streaming_list_failed(
             return _list_failed(rules, context, goal, error, now_s)
         case Undecodable():
             context = context.with_undecodable(now_s, listed=True)
-    unavailable = isinstance(error, Unavailable) and not isinstance(error, Unanswered)
-    not_begun = isinstance(state, OpeningList) and unavailable
-    if not (not_begun or isinstance(error, _PAGES_FAIL_TOO)):
-        pages_next = context.streaming_list_failed
+    if _pages_may_succeed(state, error):
+        failed_before = context.streaming_list_failed
         context = context.with_failed_streaming_list(rules, now_s)
         if goal.watch == "lost":
             context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
-            if pages_next and not isinstance(error, Unavailable):
+            if failed_before and not isinstance(error, Unavailable):
                 return _begin_at_once(rules, context, goal, error, now_s)
             return _wait(context, goal, error, now_s + delay_s)
     return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
@@ -718,14 +727,14 @@ def _frames_received(
         )
     if end is not None:
         return _after(*commands, then=_watch_failed(rules, state, end, now_s))
-    context, ends_s = state.context, state.opened_at_s + state.query.timeout_s + WATCH_GRACE_S
-    if now_s < min(ends_s, context.relist_at_s, context.history_check_at_s):
-        return state, (*commands, ReadWatch(state.read_until_s))
-    if now_s >= min(ends_s, context.relist_at_s):
+    ends_s = state.opened_at_s + state.query.timeout_s + WATCH_GRACE_S
+    if now_s >= min(ends_s, state.context.relist_at_s):
         # The server did not end its watch in time, or a list is due while frames keep coming.
         again = _watch_again(rules, _context_after(state, now_s), now_s)
         return _after(*commands, then=_closed(state, "timeout", now_s, then=again))
-    return _after(*commands, then=_check_version(state, now_s))
+    if now_s >= state.context.history_check_at_s:
+        return _after(*commands, then=_check_version(state, now_s))
+    return state, (*commands, ReadWatch(state.read_until_s))
 
 
 def _after_bookmark(rules: WatchRules, state: Watching, at_s: float) -> Watching:
@@ -787,7 +796,8 @@ def _context_after_failure(state: Watching, now_s: float) -> StreamContext:
 
 def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
     """The server ended the watch cleanly."""
-    late_s, (soonest_s, latest_s) = now_s - state.opened_at_s - state.query.timeout_s, END_IN_TIME_S
+    soonest_s, latest_s = END_IN_TIME_S
+    late_s = now_s - state.opened_at_s - state.query.timeout_s
     if soonest_s <= late_s <= latest_s:
         context = _context_after(state, now_s)
         context = replace(context, failing=context.failing.worked())
@@ -822,7 +832,8 @@ def _deadline_reached(rules: WatchRules, state: Watching, now_s: float) -> Step:
         if now_s >= state.silent_since_s + state.frozen_after_s:
             return _watch_frozen(rules, state, now_s)
         checks_history = state.context.history_check_at_s < math.inf
-        # without the latter no other deadline is left: then the timer was a moment early
+        # the check of the silence is the only deadline where none of the history is due: then its
+        # timer may have been a moment early
         silent = now_s - state.silent_since_s >= state.check_after_s or not checks_history
         if state.version_check == "due" and silent:
             return _check_version(replace(state, version_check="silent"), now_s)
@@ -849,18 +860,12 @@ def _small_list(context: StreamContext) -> ListQuery:
 def _version_checked(
     rules: WatchRules, state: Watching, event: VersionChecked, now_s: float
 ) -> Step:
-    """What a version check shows.
+    """After a version check: the watch is read on, opened again for a moment, or replaced by a
+    list, if the server was restored from a backup (docs/watch-facts.md 2.8) or is that of a cluster
+    built again.
 
-    A server whose version is lower than the cursor, or than the log's, was restored from a backup
-    (docs/watch-facts.md 2.8), or the log has a record of another writer with a version to come; so
-    was one whose version can be ordered while the cursor cannot. One with another history is a
-    cluster built again.
-    At the cursor: nothing has happened, and the silence counts from now.
-    Newer or no answer, after a silence, where no watch has brought a bookmark yet: perhaps it
-    concerns other objects. The watch is opened again for a moment, to see whether it lacks some.
-    Newer or no answer, where bookmarks come: it stays open until its limit, as it may be frozen.
-    Where newer, that becomes at least `SECOND_BOOKMARK_S` if `check_early` was not set.
-    """
+    A server whose version is older than the cursor, or than the log's, was restored, or the log has
+    a record of another writer with a version to come."""
     context, version, silent = state.context, event.version, state.version_check == "silent"
     closed = _context_after(state, now_s)
     # not by the cursor of now: the watch was read meanwhile, and may have come past the list
@@ -874,7 +879,7 @@ def _version_checked(
             context = replace(context, history_check_at_s=math.inf)
         state = replace(state, context=context)
     if version == state.cursor:
-        # when it was requested: what came since may not be delivered yet
+        # nothing has happened before it was requested; what came since may not be delivered yet
         seen = ServerSeen(now_s - event.asked_at_s)
         context = replace(context, failing=context.failing.worked())
         check: VersionCheck = "due" if silent else state.version_check
@@ -882,6 +887,7 @@ def _version_checked(
         return state, (seen, ReadWatch(state.read_until_s))
     if not silent:
         return _read(state)
+    # newer, or no answer: it may concern other objects, or the watch lacks some, or is frozen
     if not context.bookmarks_seen:
         brief = _begin_watch(rules, _context_after(state, now_s), BRIEF_WATCH_S)
         return _closed(state, "silent", now_s, then=brief)
@@ -920,7 +926,7 @@ def _watch_frozen(rules: WatchRules, state: Watching, now_s: float) -> Step:
         frozen, limit_s = 0, max(limit_s, min(limit_s * 2, longest_s))
     context = replace(context, frozen_watches=frozen, silence_limit_s=limit_s)
     list_due = context.relist_at_s <= now_s or context.failing.list_due(context.cursor, now_s)
-    if not (context.bookmarks_seen or list_due):  # its check did not get its turn
+    if not (context.bookmarks_seen or list_due):  # it was not checked in time
         brief = _begin_watch(rules, context, BRIEF_WATCH_S)
         return _closed(state, "silent", now_s, then=brief)
     then = _try_again(rules, context, None, now_s)
@@ -1001,7 +1007,7 @@ def _after_error(
                 Retrying(shown, retry_at_s),
                 CheckDiscovery(),
             )
-        # not for a watch that was never allowed though a list was: its 403 is a missing right
+        # a watch that was never allowed, though a list was, lacks the right
         case Forbidden() if context.in_forbidden_grace and (
             context.watch_was_allowed or goal is not None
         ):
@@ -1046,20 +1052,20 @@ def _version_rejected(
     `VersionTooLarge` never sooner than after 1 s."""
     repeated = now_s - context.version_rejected_at_s <= REJECTED_AGAIN_WITHIN_S
     too_large = isinstance(error, VersionTooLarge)
-    had_minimum = goal is not None and context.has_state and goal.state == "not_older"
     cause: ListCause = "version_too_large" if too_large else "expired"
     if isinstance(error, Invalid):
         cause = "version_refused"
+    restored = too_large or (goal is not None and goal.state == "restored")
+    # after a first 410 of a watch, the newest known version will do as the minimum
+    not_older = cause == "expired" and goal is None and not repeated
     relist = ListGoal(
-        cause, "most_recent", accept_any_size=goal is not None and goal.accept_any_size
+        cause,
+        "restored" if restored else "not_older" if not_older else "most_recent",
+        accept_any_size=goal is not None and goal.accept_any_size,
     )
-    if too_large or (goal is not None and goal.state == "restored"):
-        relist = replace(relist, state="restored")
-    elif cause == "expired" and goal is None and not repeated:
-        # after a first 410 of a watch, the newest known version will do as the minimum
-        relist = replace(relist, state="not_older")
-    context = replace(context, version_rejected_at_s=now_s, version_rejected=True)
     # a list with a minimum is not repeated as it was: the next one has none
+    had_minimum = goal is not None and context.has_state and goal.state == "not_older"
+    context = replace(context, version_rejected_at_s=now_s, version_rejected=True)
     if (repeated or goal is not None) and not had_minimum:
         context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
         return _wait(context, relist, error, now_s + max(delay_s, 1.0 if too_large else 0.0))

@@ -165,6 +165,9 @@ class OpeningWatch(msgspec.Struct, frozen=True):
 
 
 VersionCheck = Literal["", "due", "silent", "checked"]
+"""The version check of a silence. "": none is made. "due": one is made unless a frame comes before.
+"silent": it is being made, and no frame has come. "checked": it was made, and showed no version, or
+another than the cursor."""
 
 
 class Watching(msgspec.Struct, frozen=True):
@@ -178,12 +181,9 @@ class Watching(msgspec.Struct, frozen=True):
 
     `silent_since_s` is when the newest frame came, when the watch was opened, when the store took
     the streaming list that it continues, or when a check showed that nothing was missed.
-    `any_frames`,
-    `any_objects`: whether some came; the newest bookmark came at `bookmark_at_s`.
-
-    `version_check`, of the silence: "" none is made; "due": one is made unless a frame comes
-    before; "silent": it is being made, and no frame has come; "checked": it was made, and showed no
-    version, or another than the cursor. Beside it, one is due at `context.history_check_at_s`.
+    `any_frames`, `any_objects`: whether some came; the newest bookmark came at `bookmark_at_s`.
+    Beside the version check of the silence one of the history is due at
+    `context.history_check_at_s`.
     """
 
     context: StreamContext
@@ -238,8 +238,8 @@ def keeps_list_slot(state: State) -> bool:
 
 
 def list_due(state: State) -> bool:
-    """Whether a list is due or under way, also after it failed; one during which the watch can
-    continue only until it fails."""
+    """Whether a list is due or under way. One that failed is due still, unless the watch goes on
+    without it."""
     if isinstance(state, Pausing | BackingOff | NotServed):
         return state.goal is not None
     return not isinstance(state, Watching | OpeningWatch | CheckingLists)
