@@ -63,7 +63,7 @@ class AwaitingDifference(msgspec.Struct, frozen=True):
     the log may be of another config, or incomplete. `newest_on_log`: the highest version on it."""
 
     newest_on_log: str
-    # constants, for the steps that this phase shares with `Replaying` and `Live`
+    # for `_listed`, which this phase shares with `Replaying` and `Live`
     reached_version: ClassVar[str] = "0"
     awaited: ClassVar[None] = None
 

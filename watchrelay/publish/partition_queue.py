@@ -20,6 +20,7 @@ import msgspec
 from watchrelay.contract.records import DIGEST_MASK, CloudEvents, Marker, Trimmed
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.model.changes import Entry
+from watchrelay.publish.recovery import SnapshotPlace
 from watchrelay.publish.snapshots import WAITING_MAX_BYTES
 
 RECORD_COST_BYTES = 600
@@ -184,6 +185,7 @@ class DirtyKeys(OrderedDict[bytes, DirtyKey]):
             return
         if removed_version is not None:
             if known.hash is None and not known.must_publish:
+                # neither the object nor its removal gets a record: the log holds nothing of it
                 del self[key]
                 self.skipped += known.states + 1
                 return
@@ -224,9 +226,10 @@ class PartitionQueue:
         """Offset of our claim marker in this partition."""
         self.begin: tuple[str, int, int] = ("", 0, 0)
         """(snapshot, sequence, offset) of the newest acknowledged begin."""
-        self.last_snapshot: tuple[str, int] | None = None
-        """(snapshot, begin offset) of the last snapshot whose end is acknowledged here."""
+        self.last_snapshot: SnapshotPlace | None = None
+        """The last snapshot whose end is acknowledged here."""
         self.outstanding: RenderedBatch | None = None
+        """In flight; or, once the one before it is acknowledged, to be sent next."""
         self.next: RenderedBatch | None = None
         """Rendered while `outstanding` is in flight."""
         self.delivery: Any = None
@@ -351,8 +354,8 @@ class PartitionQueue:
             assert snapshot == item.snapshot, "an end whose begin is not acknowledged"
             return marker(snapshot, begin_sequence=sequence, begin_offset=offset)
         if kind == "heartbeat" and self.last_snapshot is not None:
-            snapshot, offset = self.last_snapshot
-            return marker(last_snapshot=snapshot, last_snapshot_offset=offset)
+            last = self.last_snapshot
+            return marker(last_snapshot=last.id, last_snapshot_offset=last.begin_offset)
         return marker(item.snapshot)
 
     def put_back(self) -> None:
@@ -377,7 +380,7 @@ class PartitionQueue:
             if marker.kind == "begin":
                 self.begin = (marker.snapshot, rendered.sequence, offset)
             elif marker.kind == "end":
-                self.last_snapshot = (marker.snapshot, marker.begin_offset)
+                self.last_snapshot = SnapshotPlace(marker.snapshot, marker.begin_offset)
             item = batch.items[rendered.index]
             assert isinstance(item, QueuedMarker)
             if item.lowerings == self.lowerings:

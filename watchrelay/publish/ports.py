@@ -196,3 +196,9 @@ class WriterContext:
     rng: random.Random | None = None
     now_s: Callable[[], float] = clock.now_s
     wall_ms: Callable[[], int] = clock.wall_ms
+
+    @property
+    def room_bytes(self) -> int:
+        """Members of snapshots and repairs are queued while the queues hold this much at most. The
+        rest is left for changes: conflation would abandon the snapshot."""
+        return self.queue_bytes // 2

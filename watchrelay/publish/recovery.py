@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import attrgetter
+from typing import NamedTuple
 
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import (
@@ -74,15 +75,21 @@ class ReadAgainFromStart:
 Decision = WatchFrom | ListAndDiff | FirstSnapshot | ReadAgainFromStart
 
 
+class SnapshotPlace(NamedTuple):
+    """Where a complete snapshot is in one partition."""
+
+    id: str
+    begin_offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """The state at the end of one partition. A `frontier` of "0" says nothing; `last_snapshot`
-    is (id, begin offset) of the last complete one."""
+    """The state at the end of one partition. A `frontier` of "0" says nothing."""
 
     count: int
     digest: int
     frontier: str
-    last_snapshot: tuple[str, int] | None
+    last_snapshot: SnapshotPlace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +116,8 @@ class RecoveredState:
 
     @property
     def frontiers(self) -> tuple[str, ...]:
-        """Those of the partitions where the watch begins at the lowest of them: up to its own
-        frontier a partition gets only replays. Empty if all are equal, or a list comes first."""
+        """Those of the partitions, if they differ and the watch begins at the lowest of them, else
+        empty: up to its own frontier a partition gets only replays."""
         found = tuple(partition.frontier for partition in self.partitions)
         ahead = isinstance(self.decision, WatchFrom) and len(set(found)) > 1
         return found if ahead else ()
@@ -175,8 +182,8 @@ class WritersRead:
     claimed_before: int = 0
     """That of the valid claim marker before it."""
     shared: str = ""
-    """The message about a marker of another cluster, where no other marker but claims was taken
-    after it."""
+    """The message about a marker of another cluster, after which no marker of ours but claims was
+    taken."""
     shared_epoch: int = 0
     """The epoch of that marker."""
 
@@ -218,7 +225,7 @@ class LogRecovery:
         self.frontier = "0"
         self.configs: set[str] = set()
         """The config hashes of the newest marker and of all claim markers after it."""
-        self.last_snapshot: tuple[str, int] | None = None
+        self.last_snapshot: SnapshotPlace | None = None
         self.records_since_snapshot = 0
         self._records_at_begin = 0
         self._pack = pack
@@ -269,10 +276,11 @@ class LogRecovery:
         """Advance to this position; False where readers ignore it. An epoch begins with its claim
         marker, sequence 1."""
         state = self.state
-        follows = sequence == state.last + 1 if epoch == state.epoch else claim and sequence == 1
+        begins = epoch != state.epoch
+        expected = 1 if begins else state.last + 1
         if state.admit(epoch, sequence) is not None:
             return False
-        if not follows:
+        if sequence != expected or (begins and not claim):
             self.tail.sequence_gap = True
         return True
 
@@ -370,11 +378,11 @@ class LogRecovery:
         if marker.kind == "begin":
             self._records_at_begin = self.records_since_snapshot
         elif marker.kind == "end":
-            self.last_snapshot = (marker.snapshot, marker.begin_offset)
+            self.last_snapshot = SnapshotPlace(marker.snapshot, marker.begin_offset)
             self.records_since_snapshot -= self._records_at_begin
             self._records_at_begin = 0
         elif marker.last_snapshot and marker.last_snapshot_offset is not None:
-            self.last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)
+            self.last_snapshot = SnapshotPlace(marker.last_snapshot, marker.last_snapshot_offset)
         # what the end of a snapshot did not mention is deleted: `judge` has removed it from
         # `entries`; None: count or digest differ
         unmentioned = self.state.judge(marker)
@@ -416,8 +424,8 @@ def decide(
         foreign: A record without a claim was found. Consumers may have applied it, so the recovered
             state includes it; if it is wrong, only a list shows that.
         wrong: Why a value after the newest markers is not the object of its key, "" for none.
-        others: A record of this stream was under a key of another one: readers hold it until a
-            snapshot does not mention it.
+        others: The log has an object of this stream under a key of another one. Readers hold it
+            until the end of a snapshot that has no such key.
         bookmarks: The watch requests bookmarks, so one of them confirms that everything on the log
             is passed.
     """

@@ -19,7 +19,7 @@ class RepairQueue:
     snapshot: the count of another one leaves out strays, which are on the topic until then.
 
     Args:
-        room_bytes: The next ones are queued while the queues hold this much at most.
+        room_bytes: As `WriterContext.room_bytes`.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class RepairQueue:
     ) -> None:
         self.found: Repairs = {}
         self.waiting: Repairs = {}
-        self._queues, self._get, self.room_bytes = queues, get, room_bytes
+        self._queues, self._get, self._room_bytes = queues, get, room_bytes
 
     def permit(self) -> None:
         """Those that were found may be queued now."""
@@ -38,7 +38,7 @@ class RepairQueue:
         """Queue the next ones, for a turn of the event loop. Whether there is room for more."""
         waiting, queues, turns = self.waiting, self._queues, Turns()
         while waiting and not turns.over:
-            if queues.queued_bytes > self.room_bytes:
+            if queues.queued_bytes > self._room_bytes:
                 return False
             (key, partition), _ = waiting.popitem()
             queues.repair(key, self._get(key), partition, time_ms=time_ms)

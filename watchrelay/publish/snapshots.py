@@ -206,8 +206,8 @@ class SnapshotSchedule:
 
         Args:
             index: Its index record; empty if there is none.
-            records: Minus the number of object records since that snapshot: where it began, in
-                this writer's count.
+            records: Where that snapshot began in this writer's count of object records; negative,
+                as the records since then are of the previous writer.
         """
         self._records = records
         if self._interval_s:

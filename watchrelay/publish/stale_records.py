@@ -26,14 +26,14 @@ and each check opens a Kafka consumer."""
 
 
 class _Gap(NamedTuple):
-    """Offsets [start, stop) of a partition, directly before our record with this `sequence`; `end`
-    is the offset after the batch of that record."""
+    """Offsets [start, stop) of a partition, directly before our record with `next_sequence`;
+    `batch_end` is the offset after the batch of that record."""
 
     partition: int
     start: int
     stop: int
-    sequence: int
-    end: int
+    next_sequence: int
+    batch_end: int
 
 
 class StaleRecordFinder:
@@ -118,13 +118,13 @@ class StaleRecordFinder:
                 raise self._ahead(record)
             known = by_partition[partition]
             gap = known[bisect_right(known, offset, key=lambda gap: gap.stop)]
-            if record.epoch < self._epoch or record.sequence < gap.sequence:
+            if record.epoch < self._epoch or record.sequence < gap.next_sequence:
                 if isinstance(record, ObjectRecord) and owns(record.key):
                     stale[record.key, partition] = None
                 return
             # readers take it for our next record: at best it is a copy of one of the batch that
             # follows the gap
-            past_batch = record.sequence >= gap.sequence + gap.end - gap.stop
+            past_batch = record.sequence >= gap.next_sequence + gap.batch_end - gap.stop
             if past_batch or isinstance(record, OtherCluster):
                 raise self._spoiled(gap, record)
             resent.setdefault(gap, set()).add(record)
@@ -142,11 +142,11 @@ class StaleRecordFinder:
         one in its batch."""
         batches = dict[int, list[tuple[int, int]]]()
         for gap in resent:
-            batches.setdefault(gap.partition, []).append((gap.stop, gap.end))
+            batches.setdefault(gap.partition, []).append((gap.stop, gap.batch_end))
 
         def compare(partition: int, offset: int, record: LogRecord) -> None:
             for gap, copies in resent.items():
-                if gap.partition == partition and gap.stop <= offset < gap.end:
+                if gap.partition == partition and gap.stop <= offset < gap.batch_end:
                     copies.discard(record)
 
         await self._gap_reader.read(batches, compare)

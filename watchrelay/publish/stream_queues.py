@@ -376,11 +376,8 @@ class StreamQueues:
     def repair(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
         """Publish the true state of a key whose last record in `partition` does not show it: the
         object `entry`, or a null if there is none, it is withheld, or it belongs to another
-        partition.
-
-        For a key that is not withheld: nothing is queued if the first snapshot publishes it anyway;
-        in a conflated partition it becomes dirty.
-        """
+        partition. Nothing is queued for a key that the first snapshot publishes anyway; in a
+        conflated partition the others, but for withheld ones, become dirty."""
         queue, here = self.by_partition[partition], _belonging(entry, partition)
         if key in self.withheld:
             self._queue_repair(key, None, queue, time_ms)
@@ -421,8 +418,9 @@ class StreamQueues:
         time_ms: int,
         snapshot: str = "",
     ) -> None:
-        """Queue a marker on one partition, unless that is conflated while `difference_unconfirmed`.
-        Its frontier is not lower than that of a previous writer's markers."""
+        """Queue a marker on one partition, with a frontier that is not lower than that of a
+        previous writer's markers. On a conflated partition it is that of the newest marker, and
+        while `difference_unconfirmed` no marker is queued there."""
         after_record, seen_ms = self.last_record_number, self.seen_ms
         if queue.dirty is not None:
             # what only a list found may be dirty still: the next start would take a marker as proof
@@ -469,8 +467,8 @@ class StreamQueues:
     def replace_value(
         self, queue: PartitionQueue, index: int, value: bytes, trimmed: Trimmed
     ) -> None:
-        """Publish `value` in the queued record `index` instead, also where the same state is queued
-        once more, and adjust the next record of its key."""
+        """Publish `value` in the queued record `index` instead, and in the records of the same
+        state that follow it; adjust the next record or dirty key of its key."""
         item = queue.waiting[index]
         assert isinstance(item, QueuedRecord)
         key, old, new = item.key, item.value_hash, content_hash(item.key, value)

@@ -91,7 +91,7 @@ class StreamWriter:
         )
         self._schedule = SnapshotSchedule(spec.snapshot_interval_s, context.rng or random.Random())
         self._snapshot: Snapshot | None = None
-        self._repairs = RepairQueue(self._queues, context.store.get, room_bytes=bound_bytes // 2)
+        self._repairs = RepairQueue(self._queues, context.store.get, room_bytes=context.room_bytes)
         self._stale_finder: StaleRecordFinder | None = None
         self._phase: Phase = AwaitingList()
         self._epoch = 0
@@ -580,17 +580,17 @@ class StreamWriter:
         """Let a snapshot begin where the log of a partition starts after the begin of the newest
         one: objects that have not changed since may have no record."""
         for queue in self._queues.partitions:
-            if queue.last_snapshot is None:
+            if (last := queue.last_snapshot) is None:
                 continue
-            start, (snapshot, begin) = reader.log_start(queue.partition), queue.last_snapshot
-            if start > begin and self._schedule.want_again(self._now_s()):
+            start = reader.log_start(queue.partition)
+            if start > last.begin_offset and self._schedule.want_again(self._now_s()):
                 extra = {
                     "stream": self.spec.id,
                     "topic": self.spec.topic,
                     "partition": queue.partition,
                     "log_start": start,
-                    "snapshot": snapshot,
-                    "begin": begin,
+                    "snapshot": last.id,
+                    "begin": last.begin_offset,
                     "hint": "find out who deletes records, or whether retention is too short",
                 }
                 log.warning("records removed: publishing a snapshot", extra=extra)
@@ -632,8 +632,7 @@ class StreamWriter:
         if snapshot is None or isinstance(self._phase, Draining):
             return
         now_ms, partitions, examined = self._wall_ms(), queues.by_partition, snapshot.examined
-        # half of the bound; the other is left for changes: conflation would abandon the snapshot
-        room_bytes = self._repairs.room_bytes
+        room_bytes = self._context.room_bytes
         if snapshot.keys_left and queues.queued_bytes <= room_bytes:
             members_limit_bytes = snapshot.members_limit_bytes(self._now_s(), queues.object_records)
             snapshot.queue_members(

@@ -14,7 +14,12 @@ from tests.support.relays import KEYS, Rig, until, virtual
 from watchrelay.contract.records import content_hash
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core.errors import RecordTooLarge
-from watchrelay.publish.recovery import RecoveredPartition, RecoveredState, WatchFrom
+from watchrelay.publish.recovery import (
+    RecoveredPartition,
+    RecoveredState,
+    SnapshotPlace,
+    WatchFrom,
+)
 
 
 @virtual
@@ -169,7 +174,7 @@ async def test_a_limit_that_is_raised_is_noticed_by_a_writer_that_found_objects_
     rig = Rig(partitions=1, max_message_bytes=3500, reread_limit=raised)
     rig.store.put(key, stub)
     await rig.relay.claim(rig.highest_epoch)
-    found = RecoveredPartition(1, content_hash(key, stub), "100", ("1-1", 0))
+    found = RecoveredPartition(1, content_hash(key, stub), "100", SnapshotPlace("1-1", 0))
     rig.relay.resume(
         RecoveredState(WatchFrom("100"), (found,), ({},), {}, "100", {}, {key: "stub"})
     )

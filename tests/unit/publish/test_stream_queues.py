@@ -27,6 +27,7 @@ from watchrelay.publish.recovery import (
     ListAndDiff,
     RecoveredPartition,
     RecoveredState,
+    SnapshotPlace,
 )
 from watchrelay.publish.stream_queues import Fitting, StreamQueues
 from watchrelay.store.counting import Counting
@@ -283,7 +284,7 @@ async def test_a_log_that_is_not_accepted_is_published_again_and_no_marker_withi
     for key in KEYS:
         rig.store.put(key, b"held by the log")
     await rig.relay.claim(rig.highest_epoch)
-    queue = RecoveredPartition(len(KEYS), 12345, "50", ("1-1", 3))
+    queue = RecoveredPartition(len(KEYS), 12345, "50", SnapshotPlace("1-1", 3))
     rig.relay.resume(
         RecoveredState(
             FirstSnapshot("for the test", log_unverified=True), (queue,), ({},), {}, "90", {}

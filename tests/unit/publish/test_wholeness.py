@@ -11,7 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.relays import Rig, run_virtually, until, virtual
-from watchrelay.publish.recovery import RecoveredPartition, RecoveredState, WatchFrom
+from watchrelay.publish.recovery import (
+    RecoveredPartition,
+    RecoveredState,
+    SnapshotPlace,
+    WatchFrom,
+)
 from watchrelay.publish.writer import EARLY_HEARTBEAT_S, HEARTBEAT_SLOTS
 
 HEARTBEAT_S = 10.0
@@ -27,7 +32,7 @@ async def restarted(*, snapshot_interval_s: float = 0.0) -> AsyncIterator[Rig]:
         snapshot_interval_s=snapshot_interval_s,
     )
     await rig.relay.claim(rig.highest_epoch)
-    queue = RecoveredPartition(0, 0, "100", ("1-1", 0))
+    queue = RecoveredPartition(0, 0, "100", SnapshotPlace("1-1", 0))
     rig.relay.resume(RecoveredState(WatchFrom("100"), (queue, queue), ({}, {}), {}, "100", {}))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(rig.relay.run(), name="run")
