@@ -10,7 +10,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -89,7 +89,8 @@ class Daemon:
         self._at_once = asyncio.Event()
         self._superseded = asyncio.Event()
         self._deadline = deadline
-        self._connected = False
+        self.connected = False
+        """There are connections that only a restart can change."""
         self._supervisor: Supervisor | None = None
         self._reloader: Reloader | None = None
         if source is not None:
@@ -151,11 +152,6 @@ class Daemon:
 
     # ---- edits of the config (`Reloadable`) ------------------------------------------------------
 
-    @property
-    def connected(self) -> bool:
-        """True once there are connections that only a restart can change."""
-        return self._connected
-
     def objections(self, settings: Settings) -> list[Objection]:
         """Why the running streams do not allow `settings`."""
         return [] if self._supervisor is None else self._supervisor.objections(settings)
@@ -178,7 +174,8 @@ class Daemon:
         if self._reloader is None:
             return await self._relay()
         async with asyncio.TaskGroup() as tasks:
-            self._reloading = self._eternal(tasks, self._reloader.run(), "config")
+            reloading = must_run(self._reloader.run(), name="config", stopping=self._stopping)
+            self._reloading = tasks.create_task(reloading, name="config")
             code = await self._relay()
             self._reloading.cancel()
         return code
@@ -192,7 +189,7 @@ class Daemon:
         )
         self.statuses.endpoints["kubernetes"] = kube.where
         async with kube as client, asyncio.TaskGroup() as tasks:
-            self._connected = True
+            self.connected = True
             discovery = self._make_discovery(client)
             first = discovery.begin(tasks)
             await asyncio.wait((first,), timeout=_HEAD_START_S)
@@ -262,11 +259,6 @@ class Daemon:
             clock_offset=self._clock_offset,
         )
 
-    def _eternal(
-        self, tasks: asyncio.TaskGroup, work: Coroutine[object, object, None], name: str
-    ) -> asyncio.Task[None]:
-        return tasks.create_task(must_run(work, name=name, stopping=self._stopping), name=name)
-
     async def _credentials(self) -> ClusterCredentials | None:
         """The credentials; an unusable kubeconfig is read again until stopped (None)."""
         # source: docs/watch-facts.md 6.4 class K
@@ -274,10 +266,7 @@ class Daemon:
         while not self._stopping.is_set():
             kubernetes = self.settings.kubernetes
             load = partial(
-                load_credentials,
-                kubernetes.kubeconfig,
-                kubernetes.context,
-                environ=self._environ,
+                load_credentials, kubernetes.kubeconfig, kubernetes.context, environ=self._environ
             )
             try:  # in a thread: a pipe may be waited for
                 credentials = await unless(

@@ -268,13 +268,9 @@ class LogFold:
 
     def begin_again(self, partitions: Iterable[int]) -> None:
         """Forget what was read of these partitions."""
-        for partition in partitions:
-            self.recoveries[partition] = LogRecovery(
-                self.spec.stream,
-                partition,
-                partitions=self.spec.partitions,
-                pack=self.store.pack_logged,
-            )
+        stream, all_of_it, pack = self.spec.stream, self.spec.partitions, self.store.pack_logged
+        for each in partitions:
+            self.recoveries[each] = LogRecovery(stream, each, partitions=all_of_it, pack=pack)
 
     def take(self, partition: int, records: Sequence[LogRecord]) -> None:
         """Apply the next records of a partition. What no watch can show again is forgotten, so that
@@ -313,11 +309,7 @@ async def _misfit_of(fold: LogFold) -> str:
             if (entry := recovery.entries.get(key)) is None:
                 continue
             why = misfit(
-                key,
-                prefix,
-                fold.store.unpack(entry),
-                uid=entry.uid,
-                version=entry.resource_version,
+                key, prefix, fold.store.unpack(entry), uid=entry.uid, version=entry.resource_version
             )
             if why:
                 return f"partition {partition}, key {short(key.decode(errors='replace'))}: {why}"
@@ -326,7 +318,8 @@ async def _misfit_of(fold: LogFold) -> str:
 
 
 def _check_epochs(spec: StreamSpec, recoveries: Sequence[LogRecovery], epoch: int) -> None:
-    """Raises: as `resume`, where the log may not be written with this epoch, that of our claim."""
+    """Raises: as `resume`, unless the log has no record of a higher epoch than our claim, and of
+    this `epoch` its claim marker alone."""
     highest = max((recovery.writers.highest_epoch for recovery in recoveries), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):

@@ -428,11 +428,7 @@ class StreamRunner:
         if self._distrust != "foreign":
             self._status.recovered()
         is_another_topic = self._context.sink.open(
-            self.spec.topic,
-            self.spec.id,
-            self.restart,
-            made=facts.created,
-            topic_id=facts.topic_id,
+            self.spec.topic, self.spec.id, self.restart, made=facts.created, topic_id=facts.topic_id
         )
         # a topic that is created for a stream that never started replaces none
         started = not facts.created or self._context.control.described(self.spec.id) is not None

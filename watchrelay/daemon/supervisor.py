@@ -122,11 +122,8 @@ class Supervisor:
                 await self._ask_version()
                 self._reconcile()
             except KubeError as error:
-                after = (
-                    backoff.after_unreachable
-                    if isinstance(error, Unreachable)
-                    else backoff.after_failure
-                )
+                unreachable = isinstance(error, Unreachable)
+                after = backoff.after_unreachable if unreachable else backoff.after_failure
                 backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._context.rng)
                 wait_s = max(wait_s, error.retry_after_s)
                 self._failed(error.trouble(), wait_s)
@@ -561,10 +558,8 @@ class Supervisor:
             await runner.run()
         except Fenced as error:
             if stream in self._running:
-                log.error(
-                    "stream ownership lost to another relay",
-                    extra={"stream": stream, "error": str(error)},
-                )
+                extra = {"stream": stream, "error": str(error)}
+                log.error("stream ownership lost to another relay", extra=extra)
                 self._superseded.set()
             else:
                 log.info(

@@ -180,7 +180,7 @@ class WritersRead:
     claimed: int = 0
     """The epoch of the newest valid claim marker."""
     claimed_before: int = 0
-    """That of the valid claim marker before it."""
+    """That of the valid claim marker before it: the last writer's, if the newest is ours."""
     shared: str = ""
     """The message about a marker of another cluster, after which no marker of ours but claims was
     taken."""

@@ -224,7 +224,7 @@ class StreamQueues:
                 trimmed: Trimmed = ""
                 verb: Verb = "modified" if replaced_hash is not None else "added"
                 if uncounted_keys or self.trimmed_hashes or self.trimmed_before:
-                    replaced_hash, verb = self._take_replaced(key, replaced_hash)
+                    replaced_hash, verb = self._take_hash_and_verb(key, replaced_hash)
                 block_bytes = len(entry.block)
                 if block_bytes > packed_max:
                     value, trimmed, value_hash = self._form_and_hash(key, value, entry, None)
@@ -272,7 +272,7 @@ class StreamQueues:
             return None
         return None if object_hash is None else self.published_hash(key, object_hash)
 
-    def _take_replaced(self, key: bytes, object_hash: int | None) -> tuple[int | None, Verb]:
+    def _take_hash_and_verb(self, key: bytes, object_hash: int | None) -> tuple[int | None, Verb]:
         """`replaced_hash` and verb of the record of a new state. From here on the key counts, and
         the form in which the former state was published is forgotten."""
         replaced_hash = self._take_replaced_hash(key, object_hash)

@@ -86,7 +86,8 @@ class FlushTrigger:
             self._timer.at_flush(self._due)
 
     def _due(self, now: bool = False) -> None:
-        if self.is_due_now if now else self._soon:
+        is_requested = self.is_due_now if now else self._soon
+        if is_requested:
             self._soon = self.is_due_now = False
             self._flush()
 

@@ -182,40 +182,32 @@ class StreamWriter:
             Fenced: Another writer claimed meanwhile.
         """
         assert self._encoder is None, "a writer claims once"
-        stream, queues = self.spec.id, self._queues
+        stream, transactions = self.spec.id, self._context.transactions
         if not recreated:
             self._starting_point = await self._control.read_starting_point(
                 stream, self.spec.partitions
             )
-        description, starting_point = self.spec.description, self._starting_point
         previous = self._control.newest_claims(stream) if awaits_release else {}
         self._epoch = await self._control.claim(
             stream,
-            description,
-            starting_point=starting_point,
+            self.spec.description,
+            starting_point=self._starting_point,
             highest_epoch=highest_epoch,
-            transactional_id=""
-            if self._context.transactions is None
-            else self._context.transactions.id,
+            transactional_id="" if transactions is None else transactions.id,
         )
         self._encoder = encoder_for(self.spec, self._epoch)
         self._reporter.claimed(self._epoch)
         if previous:
             await self._await_release(previous)
-        if self._context.transactions is not None:
-            await self._context.transactions.begin(self._epoch)
-        queues.mark("claim", frontier="", time_ms=self._wall_ms())
+        if transactions is not None:
+            await transactions.begin(self._epoch)
+        self._queues.mark("claim", frontier="", time_ms=self._wall_ms())
         await self._run_tasks(self._send_claim_markers)
-        if self._context.gap_reader is not None:
-            checked = {
-                queue.partition: queue.claim_marker_offset + 1 for queue in queues.partitions
-            }
+        if (reader := self._context.gap_reader) is not None:
+            queues = self._queues.partitions
+            checked = {each.partition: each.claim_marker_offset + 1 for each in queues}
             self._stale_finder = StaleRecordFinder(
-                stream,
-                self._epoch,
-                self._context.gap_reader,
-                checked,
-                lambda key: self._store.get(key) is not None,
+                stream, self._epoch, reader, checked, lambda key: self._store.get(key) is not None
             )
         return self._epoch
 

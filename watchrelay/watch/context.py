@@ -288,12 +288,11 @@ class StreamContext(msgspec.Struct, frozen=True):
     def with_paged_lists(self, rules: WatchRules, now_s: float) -> StreamContext:
         """Page lists for six hours, or until the server's version changes. Source:
         docs/watch-facts.md 3.6."""
-        until_s, server_version = now_s + NO_STREAMING_LISTS_S, rules.server_version
         return replace(
             self,
             streaming_list_failed=False,
-            paged_until_s=until_s,
-            paged_server_version=server_version,
+            paged_until_s=now_s + NO_STREAMING_LISTS_S,
+            paged_server_version=rules.server_version,
         )
 
     def watch_query(

@@ -61,8 +61,8 @@ def shows_failing_cursor(error: KubeError, lived_s: float = 0.0) -> bool:
     return error.status not in _NOT_BY_CURSOR and not isinstance(error, Expired | VersionTooLarge)
 
 
-def may_succeed_without_minimum(error: KubeError) -> bool:
-    """Whether a list that failed so may succeed without its minimum version."""
+def blames_minimum(error: KubeError) -> bool:
+    """Whether a list may have failed for its minimum version, so that one without may succeed."""
     refused = isinstance(error, Expired | VersionTooLarge | Invalid | Undecodable)
     return refused or error.status == 500
 

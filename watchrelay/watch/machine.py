@@ -68,11 +68,7 @@ from watchrelay.watch.context import (
     StreamContext,
     WatchRules,
 )
-from watchrelay.watch.failing import (
-    END_IN_TIME_S,
-    PROVING_WATCH_S,
-    may_succeed_without_minimum,
-)
+from watchrelay.watch.failing import END_IN_TIME_S, PROVING_WATCH_S, blames_minimum
 from watchrelay.watch.messages import (
     CheckDiscovery,
     CheckLists,
@@ -369,11 +365,7 @@ def _page_failed(rules: WatchRules, state: ListingPages, error: KubeError, now_s
             until_s = now_s + delay_s
             retrying = Retrying(error, until_s, list_goes_on=True)
             return RetryingPage(listing, until_s), (retrying, Sleep(until_s))
-        case _ if (
-            goal.watch == "fails"
-            and state.query.version_match
-            and may_succeed_without_minimum(error)
-        ):
+        case _ if goal.watch == "fails" and state.query.version_match and blames_minimum(error):
             context, delay_s = context.retry(rules, error, now_s, healthy=False)
             return _wait(context, replace(goal, state="most_recent"), error, now_s + delay_s)
     if _too_much_from_the_cache(rules, state, error):
