@@ -151,7 +151,7 @@ class Supervisor:
 
     def described(self) -> None:
         """The control topic is read: reconcile with the versions, partitions and key formats that
-        it names, before a stream claims. The plans depend on these, so the group is told them only
+        it names, before a stream claims. The plans depend on these, so the group gets them only
         from here on."""
         self._described = True
         if self._discovery.catalog is None:
@@ -311,9 +311,10 @@ class Supervisor:
             statuses.open(stream).failed("discovery", trouble, next_attempt_ms=at_ms)
 
     def _plan(self, settings: Settings) -> list[EntryPlan]:
+        """What each entry means now, in the versions in which its streams are described, or were
+        started, and with those whose resource is absent now."""
         catalog, control = self._discovery.catalog, self._context.control
         described, by_entry = control.described_streams(), self._by_entry()
-        # until a stream is described, as it was started
         started = {each.spec.stream: each.spec.description for each in self._running.values()}
         known = {**started, **described}
 
