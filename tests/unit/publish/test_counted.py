@@ -12,7 +12,12 @@ from tests.unit.store.frames import WIDGETS, frame
 from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Entry
 from watchrelay.model.frames import FrameType
-from watchrelay.publish.recovery import RecoveredPartition, RecoveredState, WatchFrom
+from watchrelay.publish.recovery import (
+    RecoveredPartition,
+    RecoveredState,
+    SnapshotPlace,
+    WatchFrom,
+)
 from watchrelay.store.counting import Counting
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
@@ -98,7 +103,7 @@ async def test_a_state_that_a_former_writer_published_in_part_is_not_held_again_
     published = Entry.of("uid-a", version, 0, value_hash=value_hash, packed=packed)
     store.resume([(KEY, published)], skip={}, newest=version)
     await relay.relay.claim(relay.highest_epoch)
-    found = RecoveredPartition(1, value_hash, version, ("1-1", 0))
+    found = RecoveredPartition(1, value_hash, version, SnapshotPlace("1-1", 0))
     relay.relay.resume(
         RecoveredState(WatchFrom(version), (found,), ({},), {}, version, {}, {KEY: "stub"})
     )
