@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException
@@ -45,6 +45,15 @@ def _beat(testbed: Testbed, path: str, names: list[str], beat: int) -> None:
 
 def _ignored(relay: Daemon) -> float:
     return relay.metric("watchrelay_events_filtered_total", reason="ignored")
+
+
+def _lists(relay: Daemon) -> float:
+    return relay.metric("watchrelay_list_total", result="success")
+
+
+def _wait_for_more(relay: Daemon, counted: Callable[[Daemon], float], more: int) -> None:
+    seen = counted(relay)
+    relay.wait(f"{more} more by {counted.__name__}", lambda: counted(relay) >= seen + more)
 
 
 def _published(reader: TopicReader, stream: str, since: int) -> list[tuple[str, str, str]]:
@@ -232,16 +241,9 @@ def test_heartbeats_of_200_nodes_are_left_out_and_nothing_else_across_kills_and_
             since = _until_proven(reader, "nodes", relay)
             with kubelets.beating():
                 for turn in range(3):
-                    seen = _ignored(relay)
-                    relay.wait("heartbeats come", lambda seen=seen: _ignored(relay) > seen + 100)  # type: ignore[misc]  # a default binds it
+                    _wait_for_more(relay, _ignored, 100)
                     if turn == 1:
-                        lists = relay.metric("watchrelay_list_total", result="success")
-                        relay.wait(
-                            "lists are made under churn",
-                            lambda lists=lists: (  # type: ignore[misc]  # a default binds it
-                                relay.metric("watchrelay_list_total", result="success") >= lists + 3
-                            ),
-                        )
+                        _wait_for_more(relay, _lists, 3)
                     assert relay.metric("watchrelay_missed_changes_total") == 0
                     relay.kill()  # between a change that was left out and the next one
                     changed = {"metadata": {"labels": {"turn": str(turn)}}}

@@ -317,18 +317,20 @@ async def test_a_whole_stream_claimed_just_before_the_claim_of_no_partition_is_o
     """As by `retire`, or by a relay of another config: the last part has read its own claim, and
     not yet this one."""
 
-    topic = MemoryControl()
-    first = await claim_part(topic, "pods%0/2")
-    deliver, retirement = topic.deliver, {"instance": "x", "holder": "retire", "from": None}
+    retirement = {"instance": "x", "holder": "retire", "from": None}
     claim = WireRecord(b"claim/pods", control_value(retirement), [])
 
-    async def overtaken(batch: Batch) -> Receipt:
-        if batch.records[0].key == claim.key:
-            await deliver(Batch("control", 0, [claim], "pods"))
-        return await deliver(batch)
+    class Overtaken(MemoryControl):
+        """Another writer's claim arrives between the request of the second part and its record."""
 
-    # another writer's claim arrives between this one's request and its record
-    topic.deliver = overtaken  # type: ignore[method-assign]  # of this one topic
+        async def deliver(self, batch: Batch) -> Receipt:
+            if claims_made == 1 and batch.records[0].key == claim.key:
+                await super().deliver(Batch("control", 0, [claim], "pods"))
+            return await super().deliver(batch)
+
+    topic, claims_made = Overtaken(), 0
+    first = await claim_part(topic, "pods%0/2")
+    claims_made = 1
     second = await claim_part(topic, "pods%1/2")
     claims = [(value or {}).get("partitions", "all") for _, value in topic.records[1:]]
     assert claims == [[0, 1], [2, 3], "all", []]

@@ -176,7 +176,9 @@ async def test_no_marker_is_between_the_claim_and_the_difference_of_another_conf
         ]
         deletes = kinds.count("deleted")
         assert kinds[: deletes + 1] == ["claim", *["deleted"] * deletes]
-    assert records(world, 0)[-1].config == "rest"  # type: ignore[union-attr]  # a heartbeat is last
+    last = records(world, 0)[-1]
+    assert isinstance(last, MarkerRecord)
+    assert last.config == "rest"
     assert "snapshot" in {each.reason for each in appended(world, at)}, (
         "a snapshot follows a change of config"
     )

@@ -19,6 +19,7 @@ from tests.support.relays import Rig, spec_of, until, virtual
 from tests.support.troubles import trouble
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge
+from watchrelay.model.streams import Format
 
 
 class Strict(FakeSink):
@@ -69,11 +70,11 @@ FITS = 1200
 @pytest.mark.parametrize("format_", ["cloudevents", "structured", "debezium"])
 @virtual
 async def test_an_object_of_which_nothing_fits_is_withheld_and_the_others_and_the_digests_are_right(
-    format_: str,
+    format_: Format,
 ) -> None:
     limit = FITS if format_ == "cloudevents" else 2 * FITS
 
-    rig, _ = strict(limit, spec=dataclasses.replace(spec_of(partitions=1), format=format_))  # type: ignore[arg-type]  # one of three
+    rig, _ = strict(limit, spec=dataclasses.replace(spec_of(partitions=1), format=format_))
     rig.store.put(b"shop/first", pod("first", 5000))
     rig.store.put(b"shop/other", pod("other"))
     async with rig.running():

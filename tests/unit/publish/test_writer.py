@@ -40,7 +40,9 @@ async def test_the_first_snapshot_says_added_between_begin_and_end_and_completes
     index = rig.control.indexes["pods"]
     assert index["snapshot"] == "1-1"
     assert index["count"] == 40
-    for place in index["partitions"]:  # type: ignore[attr-defined]
+    places = index["partitions"]
+    assert isinstance(places, list)
+    for place in places:
         log = rig.records(place["partition"])
         begin, end = log[place["begin"]], log[place["end"]]
         assert isinstance(begin, MarkerRecord)
@@ -136,7 +138,9 @@ async def test_of_a_flood_of_requests_the_newest_are_answered_and_the_rest_is_no
         for _ in range(30):
             await asyncio.sleep(5)
             index = rig.control.indexes["pods"]
-            named += [each for each in index["requests"] if each not in named]  # type: ignore[attr-defined]
+            requests = index["requests"]
+            assert isinstance(requests, list)
+            named += [each for each in requests if each not in named]
     assert named == [f"r-{number}" for number in range(100, REQUESTS_WAITING + 100)]
 
 
